@@ -1,7 +1,9 @@
 """How fast plans over several pools are, and how the time grows. Run: python benchmarks/mixed_speed.py [--save].
 
-Targets: two or three pools of about 1,024 GPUs under 1 s for dense models and 3 s for experts and latent
-attention, five odd pools under 3 s, eight pools of 100,000 under 8 s; memory under 300 MB.
+Targets: two or three pools of about 1,024 GPUs under 1 s for dense models and 3 s for experts, latent attention and
+encoder-decoders, five odd pools under 3 s, eight pools of 100,000 under 8 s; memory under 300 MB.
+No runtime of the catalog trains an encoder-decoder over pools: T5 is planned for one like Megatron-LM that could.
+Sources are compiled before, as those of an installed package are.
 Beside: the Astra paper's 81 s for mixed types (arXiv 2502.13480); Metis 311 to 315 s and Sailor 0.1 to 0.5 s for
 16 + 16 GPUs; Sailor 6 to 7 s and FlashFlex 110 s for 128 + 384 GPUs (measured with Sailor's harness).
 ``--save`` writes benchmarks/results/<date>_mixed_speed.json, which is tracked.
@@ -10,19 +12,27 @@ Beside: the Astra paper's 81 s for mixed types (arXiv 2502.13480); Metis 311 to 
 from __future__ import annotations
 
 import argparse
+import atexit
 import datetime
 import json
 import os
 import platform
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 import astra
+
+COMPILED: Final = "PYTHONPYCACHEPREFIX"
 
 SEVEN = ("A100-80", "H200", "H20", "B200", "A100-40", "H800", "A800")
 EIGHT = ["12504xH100", *(f"{12472 if gpu == 'H20' else 12504}x{gpu}" for gpu in SEVEN)]
@@ -35,6 +45,7 @@ CASES: tuple[tuple[str, dict[str, Any], float | None], ...] = (
     ("5 odd pools, 70B", {"gpus": ["24xH100", "5xA100-80", "16xH20", "7xL40S", "3xA100-40"], "batch": 96}, 3.0),
     ("DeepSeek-V3, 512+256+512", {"gpus": ["512xH100", "256xA100-80", "512xH20"], "model": "deepseek-v3"}, 3.0),
     ("DeepSeek-V3, 1,024+1,024", {"gpus": ["1024xH100", "1024xH20"], "model": "deepseek-v3"}, 3.0),
+    ("T5, 256+512+256", {"gpus": ["256xH100", "512xA100-80", "256xH20"], "model": "t5-11b", "seq": 512}, 3.0),
     ("8 pools, 100,000", {"gpus": EIGHT, "batch": 16384}, 8.0),
 )
 GROWTH: tuple[tuple[str, list[tuple[str, dict[str, Any]]]], ...] = (
@@ -62,10 +73,11 @@ def timed(request: dict[str, Any], repeats: int) -> dict[str, float]:
     """First and median seconds in process, with the process's own peak of memory."""
     seq = 1024 if request.get("model") == "gpt-2-xl" else 4096
     full = {"model": "llama-2-70b", "batch": 1024, "seq": seq} | request
+    planned = encoders_planned if full["model"].startswith("t5") else astra.plan
     seconds, cpu = [], []
     for _ in range(repeats):
         started, used = time.perf_counter(), time.process_time()
-        plans = astra.plan(**full)
+        plans = planned(**full)
         seconds.append(time.perf_counter() - started)
         cpu.append(time.process_time() - used)
     return {
@@ -79,11 +91,37 @@ def timed(request: dict[str, Any], repeats: int) -> dict[str, float]:
     }
 
 
+def encoders_planned(model: str, **asked: Any) -> astra.PlanSet:
+    """A plan for a runtime that is like Megatron-LM and can train whatever the model has."""
+    from astra.search.fleet.plan import plan_fleet  # noqa: PLC0415 - what is timed loads what it needs
+    from astra.search.world import World  # noqa: PLC0415
+    from astra.spec.blocks import blocks_of  # noqa: PLC0415
+    from astra.spec.request import requested  # noqa: PLC0415
+
+    world = World.of(requested("plan", model, asked | {"runtime": "megatron"}))
+    can = replace(world.runtime.can, blocks=(*world.runtime.can.blocks, *blocks_of(world.model)))
+    return plan_fleet(world._replace(runtime=replace(world.runtime, can=can)))
+
+
 def apart(request: dict[str, Any], repeats: int) -> dict[str, float]:
     """A case in a process of its own, so that its memory is its own."""
     command = [sys.executable, __file__, "--one", json.dumps(request), "--repeats", str(repeats)]
-    answer: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    found = subprocess.run(command, check=True, capture_output=True, text=True, env=kept | {COMPILED: compiled()})
+    answer: dict[str, float] = json.loads(found.stdout)
     return answer
+
+
+@cache
+def compiled() -> str:
+    """A folder with the package's sources compiled; it goes with the process."""
+    folder = tempfile.mkdtemp(prefix="compiled_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    small = json.dumps({"gpus": ["8xH100", "8xA100-80"], "model": "llama-2-7b", "batch": 64})
+    command = [sys.executable, __file__, "--one", small, "--repeats", "1"]
+    subprocess.run(command, check=True, capture_output=True, env=kept | {COMPILED: folder})
+    return folder
 
 
 def line(name: str, row: dict[str, float], note: str = "") -> str:

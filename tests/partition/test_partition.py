@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from astra.partition import solve as partition
-from astra.partition.ends import solve_ended
-from astra.partition.one_pool import applies, solve_one
+from astra.partition.ends import applies, solve_ended, solve_one
 from astra.partition.solve import Problem, StageChoice, bound, end_times, solve, stage_times, value
 from tests.partition.brute_force import best_split, brute_force, fits
 from tests.tiers import sampled

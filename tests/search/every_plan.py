@@ -8,8 +8,8 @@ anybody would: pipelines over any pools in any order, each with its own tensor p
 split of the layers, every number of pipelines and micro-batch, groups that share the batch, pools cut over groups, GPUs
 left idle. The part: dense models, no chunks, no context parallelism, ZeRO 1, no recompute or full, micro-batches that
 divide the batch, at most three groups. A plan is left out only if what its stages have to do takes longer than the best
-plan met so far. Of the search there is nothing here but the seconds of one layer on one rank, which that bound is made
-of.
+plan met so far. Of the search there is nothing here but the seconds of a layer, the embedding and the head on one rank,
+which that bound is made of.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FIXED: Final = ("vp=1", "cp=1", "zero=1")  # what is not enumerated here
 RECOMPUTES: Final = ("none", "full")
 LOOSE: Final = 0.97  # of a layer's seconds: groups on one pool may say other words than pipelines over several
 MOST_GROUPS: Final = 3
-MOST_ESTIMATES: Final = 400  # of one case; beyond, it is counted as not finished
+MOST_ESTIMATES: Final = 4000  # of one case; beyond, it is counted as not finished
 
 
 class Shape(NamedTuple):
@@ -146,17 +146,19 @@ class EveryPlan:
         space = FrameSpace(fleet_in(case))
         self.case, self.layers, self.estimates = case, case.model.layers, 0
         self.fleet = space.fleet._replace(columns=tuple(way.columns for way in space.ways))
-        self._layer_s = dict(self._layers_s(space))
+        self._work_s = dict(self._each_s(space))
         self._done: dict[tuple[str, int, frozenset[int]], float] = {}
 
-    def _layers_s(self, space: FrameSpace) -> Iterator[tuple[tuple[int, int, int, str], float]]:
-        """Seconds of one layer by pool, tp, micro-batch and recompute."""
+    def _each_s(self, space: FrameSpace) -> Iterator[tuple[tuple[int, int, int, str], tuple[float, float, float]]]:
+        """Seconds of one layer, of the embedding and of the head by pool, tp, micro-batch and recompute."""
         for pool, way in enumerate(space.ways):
             shards = way.columns.shards
             for row in range(len(shards.tp)):
                 for recompute in RECOMPUTES:
-                    seconds = LOOSE * float(space._prefix(pool, row, recompute)[0][1])
-                    yield (pool, int(shards.tp[row]), int(shards.mbs[row]), recompute), seconds
+                    layer_s = float(space._prefix(pool, row, recompute)[0][1])
+                    first_s, last_s = way.columns.work_s[row, -2:].tolist()
+                    each_s = (LOOSE * layer_s, LOOSE * first_s, LOOSE * last_s)
+                    yield (pool, int(shards.tp[row]), int(shards.mbs[row]), recompute), each_s
 
     def shapes(self, below_s: float) -> Iterator[Shape]:
         """Every group whose stages take less than a time."""
@@ -176,16 +178,19 @@ class EveryPlan:
                 continue
             for kept in product(RECOMPUTES, repeat=len(order)):
                 keys = [(pool, tp, mbs, kind) for pool, (tp, _), kind in zip(order, degrees, kept, strict=True)]
-                if any(key not in self._layer_s for key in keys):
+                if any(key not in self._work_s for key in keys):
                     continue
-                each_s = [self._layer_s[key] for key, pp in zip(keys, stages, strict=True) for _ in range(pp)]
+                each_s = [self._work_s[key][0] for key, pp in zip(keys, stages, strict=True) for _ in range(pp)]
+                ends_s = self._work_s[keys[0]][1], self._work_s[keys[-1]][2]
                 used = [0] * len(counts)
                 for pool, (tp, pp) in zip(order, degrees, strict=True):
                     used[pool] = dp * tp * pp
                 for split in splits(self.layers, sum(stages)):
-                    seconds = tuple(count * one for count, one in zip(split, each_s, strict=True))
+                    seconds = [count * one for count, one in zip(split, each_s, strict=True)]
+                    seconds[0] += ends_s[0]
+                    seconds[-1] += ends_s[1]
                     if max(seconds) < below_s:
-                        yield Shape(tuple(used), dp * mbs, seconds, (order, degrees, kept, split, dp, mbs))
+                        yield Shape(tuple(used), dp * mbs, tuple(seconds), (order, degrees, kept, split, dp, mbs))
 
     def best_s(self, below_s: float) -> tuple[float, str]:
         """The least reported step of all plans below a time, and its plan."""

@@ -104,7 +104,7 @@ class Stream(NamedTuple):
 
     kernel: str
     elements: Floats
-    launches: float = 1.0  # how many times the operator runs on these elements in all
+    launches: Floats | float = 1.0  # how many times the operator runs on these elements in all
     way: str = "both"  # or "forward" or "backward" alone
     groups: Floats | float = 1.0  # pieces it is cut into, each with kernels of its own: experts
 

@@ -2,11 +2,13 @@
 
 The step ends with the longest end of any stage, so value and end pull apart: fast stages hold many layers, and many
 layers have long ends.
+
+On one pool of like layers no search over paths is needed: the sum of the stages' times does not depend on how layers
+are dealt, so that for each choice and number of stages only the longest stage is to be made short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,6 +18,8 @@ from astra.partition.problem import (
     Effort,
     Pipeline,
     Problem,
+    StageChoice,
+    StageRun,
     end_times,
     ends_of_model,
     least_end_by_layers,
@@ -23,13 +27,17 @@ from astra.partition.problem import (
     lightest,
     memory_caps,
     packed,
+    stage_times,
+    value,
 )
 from astra.partition.solve import solve
-from astra.provenance import Bools, Floats
+from astra.provenance import Bools, Floats, Ints
 
 _GRID: Final = np.arange(1, 33) / 32
 _ROUNDS: Final = 2  # each narrows the least end 32 times
 _TURNS: Final = 3  # a longer end leaves less time for the pipeline, which makes the end longer still
+_HALVINGS: Final = 44  # of a bottleneck on one pool
+_CHOICE: Final = 4.0  # effort of one on one pool
 _GAIN: Final = 1.002  # as long as it grows
 
 
@@ -44,7 +52,6 @@ def solve_ended(
     problem: Problem,
     *,
     below: float = np.inf,
-    first: Callable[..., Pipeline | None] = solve,
     quick: bool = False,
     effort: Effort | None = None,
 ) -> Ended | None:
@@ -52,12 +59,12 @@ def solve_ended(
 
     The pipeline of least value comes first. Any other that ends the step sooner has a shorter longest end, so the
     problem is solved again with only stages whose ends are shorter, until even the least end there is would not make
-    the next value win. ``first`` may solve the unrestricted problem in a quicker way; ``quick`` leaves it at that
-    pipeline, and so does an effort that is spent.
+    the next value win. ``quick`` leaves it at the first pipeline, and so does an effort that is spent.
     """
     effort = effort or Effort()
     least_s = least_end(problem, below)
     best: Ended | None = None
+    first = solve_one if applies(problem) else solve
     pipeline = first(problem, below=below - least_s, effort=effort) if least_s < below else None
     while pipeline is not None:
         ends_below = max(end_times(problem.ends, pipeline.runs))
@@ -140,3 +147,99 @@ class _Room:
         held = np.zeros((len(self.starts), each.shape[1] + 1, len(ends_below)))
         held[:, 1:] = np.maximum.reduceat(each.cumsum(axis=1), self.starts)
         return np.asarray(packed(held, stages)[-1] >= self.depth)
+
+
+def applies(problem: Problem) -> bool:
+    """Whether one pool has choices and its layers are alike."""
+    filled = [pool for pool in problem.pools if pool]
+    if len(filled) != 1 or problem.least_layers != 1:
+        return False
+    return all(np.ptp(np.diff(choice.time_s)) <= 1e-12 * choice.time_s[-1] for choice in filled[0])
+
+
+def solve_one(problem: Problem, *, below: float = np.inf, effort: Effort | None = None) -> Pipeline | None:
+    """The best pipeline with a value under ``below``, or None."""
+    if effort is not None:
+        effort.spend(_CHOICE * sum(len(choices) for choices in problem.pools))
+    pool = next(place for place, choices in enumerate(problem.pools) if choices)
+    if problem.must & ~(1 << pool):
+        return None
+    best: Pipeline | None = None
+    for number, choice in enumerate(problem.pools[pool]):
+        limit = below if best is None else best.value_s
+        counts = _stage_counts(problem, choice, limit)
+        if not len(counts):
+            continue
+        longest_s, held = _least_bottleneck(problem, choice, counts)
+        sums = choice.time_s[-1] + choice.first_s + choice.last_s + 2 * (counts - 1) * choice.send_s
+        able = np.isfinite(longest_s)
+        values = problem.sum_weight * sums + problem.max_weight * np.where(able, longest_s, 0.0)
+        values = np.where(able, values, np.inf)
+        row = int(np.argmin(values))
+        if able[row] and values[row] < limit * SLACK:
+            layers = _dealt(held[row, : counts[row]], len(choice.time_s) - 1)
+            runs = (StageRun(pool, number, layers),)
+            stage_s = stage_times(problem, runs)
+            found = Pipeline(runs, stage_s, value(problem, stage_s))
+            if found.value_s < limit:
+                best = found
+    return best
+
+
+def _stage_counts(problem: Problem, choice: StageChoice, limit: float) -> Ints:
+    """Numbers of stages that may beat the limit by the even share of the work."""
+    depth = len(choice.time_s) - 1
+    most = min(choice.stages, len(problem.in_flight) - 1, depth)
+    if problem.stages is not None:
+        counts = np.array([problem.stages] if problem.stages <= most else [], np.int64)
+    else:
+        counts = np.arange(1, most + 1)
+    if problem.every:
+        counts = counts[counts == choice.stages]
+    whole = choice.time_s[-1] + choice.first_s + choice.last_s
+    layer = choice.time_s[1]
+    bound = np.maximum(np.ceil(depth / counts) * layer, whole / counts)
+    hopeful: Ints = counts[problem.sum_weight * whole + problem.max_weight * bound < limit]
+    return hopeful
+
+
+def _least_bottleneck(problem: Problem, choice: StageChoice, counts: Ints) -> tuple[Floats, Ints]:
+    """[count] the shortest longest stage, infinite where memory forbids, and [count, place] the layers each holds."""
+    depth, layer = len(choice.time_s) - 1, float(choice.time_s[1])
+    most = int(counts.max())
+    place = np.arange(1, most + 1)[None, :]  # from the end
+    inside = place <= counts[:, None]
+    last, first = place == 1, place == counts[:, None]
+    fixed = np.where(first, choice.first_s, choice.send_s) + np.where(last, choice.last_s, choice.send_s)
+    room = choice.limit_bytes - choice.fixed_bytes - first * choice.first_bytes - last * choice.last_bytes
+    each = choice.stay_bytes[1] + choice.kept_bytes[1] * problem.in_flight[1 : most + 1][None, :]
+    by_memory = np.where(inside, np.floor(room / np.maximum(each, 1e-300) * SLACK), 0.0).clip(0, depth)
+
+    def held(bottleneck: Floats) -> Floats:
+        by_time = np.floor((bottleneck[:, None] - fixed) / layer * SLACK)
+        layers: Floats = np.minimum(by_time, by_memory).clip(0)
+        return layers
+
+    def enough(bottleneck: Floats) -> Bools:
+        layers = held(bottleneck)
+        return np.asarray((layers.sum(axis=1) >= depth) & ((layers >= 1) | ~inside).all(axis=1))
+
+    high = np.full(len(counts), depth * layer + float(fixed.max()))
+    possible = enough(high)
+    low = np.zeros(len(counts))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        fine = enough(middle)
+        low, high = np.where(fine, low, middle), np.where(fine, middle, high)
+    return np.where(possible, high, np.inf), held(high).astype(np.int64)
+
+
+def _dealt(held: Ints, depth: int) -> tuple[int, ...]:
+    """Layers of each stage in pipeline order: what is too many is taken from the front, which holds the most alive."""
+    layers = held[::-1].copy()
+    spare = int(layers.sum()) - depth
+    while spare > 0:
+        place = int(np.argmax(layers[: len(layers)]))
+        layers[place] -= 1
+        spare -= 1
+    return tuple(int(count) for count in layers)

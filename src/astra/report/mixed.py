@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from astra.answer import Plan
+from astra.answer import Estimate, Plan
 from astra.report import drawing, explain, money, sections, stages
 from astra.report.sites import line_sentences, lost_sentences
 from astra.report.text import shortened
 from astra.search.fleet.records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
+from astra.search.fleet.summary import STARTED_BY
 from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars
 
@@ -131,6 +132,7 @@ def _page(
         drawing.text((f"{request['model']} on {request['gpu']}", "bold"), f" ({request['counts']})"),
         drawing.prose((f"{facts} per step, {work['precision']}, {request['runtime']}", "dim")),
         *drawing.remark(request.get("runtime_because")),
+        *drawing.remark(to_start(planset)),
         drawing.blank(),
         _ranking(planset.plans[:plans]),
     ]
@@ -185,14 +187,42 @@ def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[Part]:
     return [drawing.blank(), *drawing.bullets(sentences), *shortened(planset.notes, MORE)]
 
 
+def to_start(planset: MixedPlanSet) -> str | None:
+    """What to start instead of a first plan that no target of astra export starts, and how; None if one does."""
+    best, own = planset.best.estimate, planset.request["runtime"]
+    able = [(plan, target) for plan in planset.plans if (target := _target(plan.estimate, own)) is not None]
+    if not able or able[0][0] is planset.best:
+        return None
+    plan, target = able[0]
+    slower = plan.estimate.step_s / best.step_s - 1
+    return (
+        f"#1 is what these GPUs could do: no target of astra export starts it. To start today: #{plan.rank}, "
+        f"{explain.show_step(plan.estimate.step_s)}, {slower:.1%} slower (astra export PLAN.json --to {target} "
+        f"--rank {plan.rank})."
+    )
+
+
+def _target(estimate: Estimate, runtime: str) -> str | None:
+    """The target that starts a plan, the runtime's own if it does."""
+    runs_on = estimate.runs_on if isinstance(estimate, MixedEstimate) else []
+    able = [target for target, executor in STARTED_BY.items() if executor in runs_on]
+    return runtime if runtime in able else next(iter(able), None)
+
+
 def _who_in_short(planset: MixedPlanSet, best: MixedEstimate) -> str:
-    """Who runs the best plan, or which plan Megatron-LM can run instead."""
+    """Who runs the best plan, or which plan can be launched instead."""
     able, can = runs_sentence(best).partition(". ")[0].rstrip("."), planset.launchable
     if can is None or can.strategy == best.strategy:
         return f"{able}."
     ranks = [f"#{plan.rank}" for plan in planset.plans if plan.strategy == can.strategy]
     slower = can.estimate.step_s / best.step_s - 1
-    return f"{able}; Megatron-LM can run {(ranks or [can.strategy])[0]}, {slower:.1%} slower."
+    return f"{able}; {_started_by(can)} can run {(ranks or [can.strategy])[0]}, {slower:.1%} slower."
+
+
+def _started_by(can: Plan) -> str:
+    """Who runs a plan that can be launched, as astra export writes it."""
+    runs_on = can.estimate.runs_on if isinstance(can.estimate, MixedEstimate) else []
+    return next((name for name in STARTED_BY.values() if name in runs_on), "Megatron-LM")
 
 
 def search_words(planset: MixedPlanSet) -> str:
@@ -251,9 +281,10 @@ def picture(estimate: MixedEstimate, width: int, *, every_stage: bool = False) -
 def group_line(group: GroupEstimate) -> str:
     """What a group takes on."""
     pools = ", ".join(f"{count} {name}" for name, count in group.gpus.items())
+    state = "" if group.state_share is None else f", {group.state_share:.0%} of one state that all groups share"
     return (
         f"{group.dp} pipelines on {pools}: {group.microbatches} micro-batches of {group.mbs} each, "
-        f"{group.samples:,} samples, {group.pipeline_s:.2f} s"
+        f"{group.samples:,} samples, {group.pipeline_s:.2f} s{state}"
     )
 
 
@@ -347,7 +378,7 @@ def _launch(planset: MixedPlanSet) -> list[Part]:
     sentences = [runs_sentence(best)]
     if can is not None and can.strategy != planset.best.strategy:
         slower = can.estimate.step_s / best.step_s - 1
-        sentences.append(f"Megatron-LM can run, {slower:.1%} slower: {can.strategy}")
+        sentences.append(f"{_started_by(can)} can run, {slower:.1%} slower: {can.strategy}")
     if planset.conceivable.strategy != planset.best.strategy:
         faster = 1 - planset.conceivable.estimate.step_s / best.step_s
         sentences.append(f"The best conceivable plan is {faster:.1%} faster: {planset.conceivable.strategy}")

@@ -127,11 +127,19 @@ class OpenGroup(NamedTuple):
 Way = tuple[OpenGroup, ...]  # a way to use some pools
 
 
+Dealt = tuple[float, tuple[Group, ...]]  # groups that share the batch, and the seconds of the one that ends last
+
+
 class Sharing(NamedTuple):
     """Groups with their micro-batches; seconds of the one that ends last, with what follows its pipeline."""
 
     seconds: float
     groups: tuple[tuple[OpenGroup, int], ...]
+
+    @property
+    def dealt(self) -> Dealt:
+        """As groups of a strategy."""
+        return self.seconds, tuple(part.group(microbatches) for part, microbatches in self.groups)
 
 
 class Dealer:
@@ -220,15 +228,18 @@ def _able(way: Sequence[BatchShare], seconds: float, batch: int) -> int:
     return total
 
 
-def undominated(groups: Sequence[OpenGroup], wire: Wire | None) -> list[OpenGroup]:
+def undominated(groups: Sequence[OpenGroup], wires: Sequence[Wire]) -> list[OpenGroup]:
     """Of groups of the same GPUs those that no other is better than, whatever their share and whoever is beside."""
-    lines = [(group.line(1, None), group.line(2, wire)) for group in groups]
-    figures = [(one.samples, one.unit_s / one.samples, one.fixed_s, two.fixed_s) for one, two in lines]
+    figures: list[tuple[int, list[float]]] = []
+    for group in groups:
+        samples, fixed_s, unit_s = group.share
+        ends_s = (group.end_s(1, None), *(group.end_s(2, wire) for wire in wires))
+        figures.append((samples, [unit_s / samples, *(fixed_s + end_s for end_s in ends_s)]))
     kept = []
-    for place, (samples, *own) in enumerate(figures):
+    for place, (samples, own) in enumerate(figures):
         better = (
             samples % other == 0 and all(a <= b for a, b in zip(rest, own, strict=True)) and (rest != own or at < place)
-            for at, (other, *rest) in enumerate(figures)
+            for at, (other, rest) in enumerate(figures)
             if at != place
         )
         if not any(better):

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import lru_cache
+from itertools import combinations
 from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from astra.columns import from_strategy
 from astra.cost import mixed as cost
 from astra.cost import step
 from astra.cost.between import with_other_groups
@@ -24,12 +26,15 @@ from astra.cost.timed import PartTables
 from astra.evidence.bars import Doubt
 from astra.partition.problem import Effort
 from astra.provenance import Floats, Ints
+from astra.rules.can import rules_of
+from astra.rules.names import facts_of
+from astra.rules.table import violations
 from astra.search.bounds import Grids
 from astra.search.detail import as_row, estimate, layers_of, legality, simulated
 from astra.search.engine import Candidate, among
 from astra.search.fleet.dealing import BatchShare, OpenGroup
-from astra.search.fleet.detail import part_of, replicas_of, without_even
-from astra.search.fleet.pools import Fleet, Limits
+from astra.search.fleet.detail import replicas_of, without_even
+from astra.search.fleet.pools import Fleet, Limits, part_of
 from astra.search.splits import polished
 from astra.search.words import attempts, said, settled
 from astra.spec.job import Job
@@ -38,7 +43,7 @@ from astra.spec.strategy import Strategy, replace
 
 KEEP: Final = 5  # strategies of a share, each with other tp, pp or ep; as many as ``astra plan`` takes by default
 WITHIN: Final = 1.06  # of the best of them: a slower one may share the batch more evenly
-OPENED: Final = 2_000  # grids whose search takes as long as opening one
+OPENED: Final = 6_000  # grids whose search takes as long as opening one
 COARSE: Final = 4  # parts of a share that is met roughly
 FINE: Final = 32  # parts of the batch, at least, in which shares add up to it
 MOST_ODD: Final = 16  # an odd part of the micro-batch above it is not looked for
@@ -52,6 +57,15 @@ class PlainWay(NamedTuple):
     job: Job
     strategy: Strategy
     tables: PartTables
+
+
+class Asked(NamedTuple):
+    """What a pool is asked for."""
+
+    pool: int
+    gpus: int
+    share: int  # of the batch
+    wire: cost.Wire | None = None  # to another group; none where the share is all
 
 
 class Found(NamedTuple):
@@ -71,9 +85,9 @@ class Menus:
         self.fleet, self.limits, self.local = fleet, limits, local
         self.upper = upper  # whether a pool alone is judged by the upper end of its step's interval
         self.batch = fleet.job.workload.global_batch
-        self.wire = self.between(range(len(fleet.jobs)))
+        self.wires = self._wires()
         self._groups: dict[tuple[int, int], dict[str, OpenGroup]] = {}  # by pool and GPUs, then by strategy
-        self._found: dict[tuple[int, int, int], Found | None] = {}
+        self._found: dict[Asked, Found | None] = {}
         self._tables = [PartTables() for _ in fleet.jobs]
         self.spent = 0  # grids of strategies that were searched
 
@@ -81,16 +95,22 @@ class Menus:
         """The same groups with other lines between the pools, and so many local steps."""
         other = copy(self)
         other.fleet, other.local = fleet, local
-        other.wire = other.between(range(len(fleet.jobs)))
+        other.wires = other._wires()
         # Groups that are known stay so; which share is worth a look depends on the line, but for the whole batch.
         other._groups = {key: dict(groups) for key, groups in self._groups.items()}
-        other._found = {key: found for key, found in self._found.items() if key[2] == self.batch}
+        other._found = {asked: found for asked, found in self._found.items() if asked.share == self.batch}
         return other
 
     def between(self, pools: Sequence[int]) -> cost.Wire | None:
         """The slowest wire between some pools; groups that meet seldom have as many times the width."""
         found = cost.slowest_between(self.fleet.cluster, pools)
         return None if found is None else found.every(self.local)
+
+    def _wires(self) -> tuple[cost.Wire, ...]:
+        """The slowest and the quickest wire that groups may meet over."""
+        found = [wire for pair in combinations(range(len(self.fleet.jobs)), 2) if (wire := self.between(pair))]
+        ranked = sorted(found, key=lambda wire: (wire.total_bytes_per_s, wire.bytes_per_s))
+        return tuple(dict.fromkeys((*ranked[:1], *ranked[-1:])))
 
     def known(self, pool: int, gpus: int) -> list[OpenGroup]:
         """The groups on some GPUs of a pool that were found for any share."""
@@ -105,55 +125,57 @@ class Menus:
         """Numbers of GPUs of a pool that something was looked for on."""
         return sorted({gpus for place, gpus in self._groups if place == pool and gpus <= most}, reverse=True)
 
-    def asked(self, pool: int, gpus: int, share: int) -> bool:
-        """Whether groups for a share were looked for."""
-        return (pool, gpus, share) in self._found
+    def met(self, asked: Asked) -> bool:
+        """Whether groups were looked for."""
+        return asked in self._found
 
-    def fresh(self, pool: int, gpus: int, shares: Ints) -> Floats:
+    def fresh(self, pool: int, gpus: int, shares: Ints, wire: cost.Wire | None) -> Floats:
         """How much new each of some shares may bring: rounds of micro-batches that divide it and no like share before.
 
         A strategy's pipelines times its micro-batch divide its share. Those that divide a share already asked for, of
         about as many micro-batches, were met there. Small ones count most.
         """
-        asked = np.array([share for *where, share in self._found if where == [pool, gpus]], np.int64)
-        like = (shares[:, None] < 2 * asked) & (asked < 2 * shares[:, None])
-        new, own, twos = np.zeros(len(shares)), odd_part(gpus), _twos(shares)
+        here = (pool, gpus)
+        asked = np.array([one.share for one in self._found if one[:2] == here and one.wire in (None, wire)], np.int64)
+        new, own, twos, asked_twos = np.zeros(len(shares)), odd_part(gpus), _twos(shares), _twos(asked)
         for odd in sorted({odd * part for odd in range(1, MOST_ODD, 2) for part in (1, own)}):
-            known = np.where(like & (asked % odd == 0), _twos(asked), 0).max(axis=1, initial=0)
-            new += np.where(shares % odd == 0, np.maximum(twos - known, 0), 0) / odd
+            some, before = np.flatnonzero(shares % odd == 0), np.flatnonzero(asked % odd == 0)
+            one, other = shares[some, None], asked[before]
+            like = (one < 2 * other) & (other < 2 * one)
+            known = np.where(like, asked_twos[before], 0).max(axis=1, initial=0)
+            new[some] += np.maximum(twos[some] - known, 0) / odd
         return new
 
-    def look(self, pool: int, gpus: int, share: int, below_s: float = inf) -> Found | None:
+    def look(self, asked: Asked, below_s: float = inf) -> Found | None:
         """Find the best groups on some GPUs of a pool for a share of the batch; None if nothing fits.
-
-        With less than the whole batch there is another group, at the other end of the slowest wire.
 
         ``below_s``: the step that they must beat by themselves.
         """
-        key = (pool, gpus, share)
-        if key not in self._found:
-            here = self._groups.setdefault(key[:2], {})
-            best_s = min((self.step_s(part, share) for part in here.values()), default=inf)
+        pool, _, share, wire = asked
+        if asked not in self._found:
+            here = self._groups.setdefault(asked[:2], {})
+            best_s = min((self.step_s(part, share, wire) for part in here.values()), default=inf)
             # Those that are known do it in whole rounds.
-            whole_s = min((self.step_s(part, share, whole=True) for part in here.values()), default=inf)
-            found = self._found[key] = self._search(pool, gpus, share, min(max(WITHIN * best_s, whole_s), below_s))
+            whole_s = min((self.step_s(part, share, wire, whole=True) for part in here.values()), default=inf)
+            found = self._found[asked] = self._search(asked, min(max(WITHIN * best_s, whole_s), below_s))
             if found is not None:
                 ways = [PlainWay(pool, found.job, each.strategy, self._tables[pool]) for each in found.candidates]
                 new = [way for way in ways if str(way.strategy) not in here]
                 here |= {str(way.strategy): open_group(self.fleet, way, self.limits) for way in new}
-        return self._found[key]
+        return self._found[asked]
 
-    def step_s(self, part: OpenGroup, share: float, *, whole: bool = False) -> float:
+    def step_s(self, part: OpenGroup, share: float, wire: cost.Wire | None, *, whole: bool = False) -> float:
         """A group with a share of the batch beside another, in ``whole`` micro-batches or parts of one."""
         line, host_s = part.share, self.fleet.job.runtime.host.step_s
-        end_s = part.end_s(2, self.wire) if share < self.batch else part.end_s(1, None)
+        end_s = part.end_s(1 if wire is None else 2, wire)
         units = ceil(share / line.samples) if whole else share / line.samples
         return line.fixed_s + line.unit_s * units + end_s + host_s
 
-    def _search(self, pool: int, gpus: int, share: int, below_s: float) -> Found | None:
+    def _search(self, asked: Asked, below_s: float) -> Found | None:
         """What the planner for one GPU type puts first."""
+        pool, gpus, share, wire = asked
         whole = with_batch(part_of(self.fleet.jobs[pool], gpus), share)
-        beside = cost.beside(whole, 2, self.wire) if share < self.batch else None
+        beside = cost.beside(whole, 1 if wire is None else 2, wire)
         whole = msgspec.structs.replace(whole, settled=None, repeats=None, beside=beside)
         whole = settled(whole, self.limits.restrictions)
         for job, limits, _ in attempts(whole, self.limits.restrictions):
@@ -258,9 +280,13 @@ class _Line:
 
     def _round(self) -> int:
         """Micro-batches that may be added and leave the strategy legal."""
-        m, samples, strategy = self.microbatches, self.strategy.dp * self.strategy.mbs, self.strategy
-        tried = (some for some in (1, strategy.pp, 2 * strategy.pp) if m % some == 0)
-        return next((some for some in tried if not legality(with_batch(self.job, (m + some) * samples), strategy)), m)
+        m, samples, strategy, job = self.microbatches, self.strategy.dp * self.strategy.mbs, self.strategy, self.job
+        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+        columns, rules = from_strategy(strategy), [one for one in rules_of(job.runtime) if "microbatches" in one.needs]
+        for some in (1, strategy.pp, 2 * strategy.pp):
+            if m % some == 0 and not violations(columns, facts | {"batch": (m + some) * samples}, rules=rules):
+                return some
+        return m
 
     def pipeline_s(self, microbatches: int) -> float:
         """Simulated."""

@@ -13,22 +13,17 @@ import astra
 from astra.answer import Plan, Reject, Search
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
-from astra.layers.kinds import layer_kinds
 from astra.money.bill import against
 from astra.partition.problem import Effort
 from astra.rules.table import Rule
 from astra.search.bounds import products_s
-from astra.search.fleet import sites
-from astra.search.fleet.absences import absences
 from astra.search.fleet.detail import estimate as estimate_mixed
-from astra.search.fleet.found import search
-from astra.search.fleet.lone import check_alone, estimate_alone, read_alone
 from astra.search.fleet.pools import Fleet, Limits, check_strategy, joined_fleet, make_fleet
-from astra.search.fleet.records import Alternative, Marginal, MixedEstimate, MixedPlanSet
+from astra.search.fleet.records import Alternative, LineRemark, MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import CLOSE, MANY_POOLS, MOST_EFFORT, Costed, Kind, Planner, Progress
-from astra.search.fleet.spread import spread
-from astra.search.fleet.summary import STARTED_BY, with_run
-from astra.search.fleet.worth import Remarks, Worth
+from astra.search.fleet.spread import check_alone, read_alone, spread
+from astra.search.fleet.summary import STARTED_BY, estimate_alone
+from astra.search.fleet.worth import Answer, Told, told
 from astra.search.ledger import able, lost_by, no_coverage
 from astra.search.words import joint_words
 from astra.search.world import World, figures_of
@@ -104,9 +99,9 @@ def _no_common_precision(cluster: Cluster, wanted: str, left_out: Mapping[str, s
 
 def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
     """The best plans over several pools, what each pool is worth, and what can be launched as it is."""
-    started, wanted, money = time.perf_counter(), world.request, world.money
+    started, began, wanted, money = time.perf_counter(), time.monotonic(), world.request, world.money
     if world.goal.objective.name != "fastest":
-        from astra.search.fleet.by_goal import plan_goal  # noqa: PLC0415 - few goals are about money
+        from astra.search.fleet.goals import plan_goal  # noqa: PLC0415 - few goals are about money
 
         return plan_goal(world)
     exact = wanted.counts == "exact"
@@ -114,31 +109,30 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
     able(fleet.job, several=True)
     planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules), upper=world.upper)
     now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
-    names = planner.fleet.names
     if wanted.time_budget is not None:
-        planner.use(Effort(MOST_EFFORT, until_s=time.monotonic() + wanted.time_budget))
-    alone, candidates = search(planner, progress=progress)
-    again = sites.searching(planner)
-    local = sites.asked_for(planner.fleet, wanted.local_steps, again)
-    between = sites.remarks(planner.fleet, candidates, again)
-    candidates = sorted([*candidates, *local, *between.sooner], key=lambda each: each.estimate.step_s)
+        planner.use(Effort(MOST_EFFORT, until_s=began + wanted.time_budget))
+    alone, candidates = planner.search(progress=progress)
+    lines, local_steps = tuple[LineRemark, ...](), None
+    if fleet.cluster.lines or wanted.local_steps is not None:
+        from astra.search.fleet.sites import over_sites  # noqa: PLC0415 - most fleets are on one site
+
+        candidates, lines, local_steps = over_sites(planner, candidates, wanted.local_steps)
     if not candidates:
         idle = "".join(f" {name} {reason}." for name, reason in left_out.items())
-        raise NoFeasiblePlan(f"{planner.nothing_fits()}{idle}")
+        raise NoFeasiblePlan(f"{nothing_fits(planner)}{idle}")
     fastest, starts = candidates[0], STARTED_BY.get(fleet.job.runtime.exports_to, "Megatron-LM")
     ranked = _ranked(candidates, starts) if world.upper else candidates
     launched = [each for each in ranked if starts in each.estimate.runs_on]
     shown = launched if wanted.launchable and launched else ranked
-    shown = list({str(each.strategy): each for each in shown}.values())[: wanted.top]
+    shown = _shown(list({str(each.strategy): each for each in shown}.values()), wanted.top)
     best = shown[0]
     if wanted.strict and best.estimate.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
     unproven = _left_open(planner, fastest)
-    worth = Worth(planner, fastest)
-    without = worth.without(_missed(planner, best, asked=wanted.worth))
-    more = worth.one_more(range(len(names)) if wanted.worth and not exact else [])
-    unused = _idle(planner, best, candidates, left_out, worth if wanted.worth else None)
+    said = Told([], [], {}, [])
+    if wanted.worth or best.estimate.idle or left_out or any(pool.available < 1 for pool in fleet.cluster.pools):
+        said = told(planner, Answer(fastest, best, candidates, alone, left_out), asked=wanted.worth)
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
@@ -148,35 +142,27 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
         search=_search_record(planner, len(candidates), time.perf_counter() - started),
         rejects=_rejects(planner, left_open=bool(unproven)),
         notes=[
-            f"runtime {fleet.job.runtime.title}", *_joined(fleet), *unused, *_limits_of(planner), *unproven,
-            *_cut_short("without", without, names), *_cut_short("with one more node of", more, names),
-            *absences(fleet, best, alone, without.by_pool),
+            f"runtime {fleet.job.runtime.title}", *_joined(fleet), *said.idle, *_limits_of(planner), *unproven,
+            *said.notes,
         ],
         baseline=None if now is None else against(plans[0].estimate, now),
         alone=[_alternative(planner, place, each, best) for place, each in alone.items()],
-        without=[_alternative(planner, place, each, best) for place, each in without.by_pool.items()],
-        marginal=_marginal(planner, fastest, more),
+        without=[_alternative(planner, place, each, best) for place, each in said.without.items()],
+        marginal=said.marginal,
         launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
         conceivable=_plan(1, min(ranked, key=_upper_s) if world.upper else fastest, best, fleet, money),
         left_out=left_out,
-        lines=tuple(between.lines),
-        local_steps=sites.of_asked(local, candidates) or between.local,
+        lines=lines,
+        local_steps=local_steps,
     )  # fmt: skip
 
 
-def _missed(planner: Planner, best: Costed, *, asked: bool) -> list[int]:
-    """Pools whose absence is planned: all that a plan uses where that is asked, else those that are not always there.
-
-    Of two pools, what is left without one is the other alone.
-    """
-    pools = list(zip(planner.fleet.names, planner.fleet.cluster.pools, strict=True))
-    if planner.exact or len(pools) < 3:
-        return []
-    return [
-        place
-        for place, (name, pool) in enumerate(pools)
-        if name in best.estimate.used and (asked or pool.available < 1)
-    ]
+def _shown(ranked: Sequence[Costed], top: int) -> list[Costed]:
+    """The first plans; where no target of astra export starts any of them, the last of them is one that it starts."""
+    started = [each for each in ranked if set(STARTED_BY.values()) & set(each.estimate.runs_on)]
+    if top > 1 and started and not any(each is started[0] for each in ranked[:top]):
+        return [*ranked[: top - 1], started[0]]
+    return list(ranked[:top])
 
 
 def _ranked(candidates: Sequence[Costed], starts: str) -> list[Costed]:
@@ -247,75 +233,52 @@ def _estimated(fleet: Fleet, text: str, money: Money, user_rules: Sequence[Rule]
         if named is not None:
             alone = read_alone(fleet, *named)
             check_alone(fleet, alone, user_rules, where)
-            return with_run(fleet, estimate_alone(fleet, alone, user_rules=user_rules), money)
+            return _with_run(fleet, estimate_alone(fleet, alone, user_rules=user_rules), money)
         strategy = parse_mixed(text, fleet.usual) if is_mixed(text) else spread(fleet, text, where)
         check_strategy(fleet, strategy)
-    return with_run(fleet, estimate_mixed(fleet, strategy, user_rules=user_rules), money)
+    return _with_run(fleet, estimate_mixed(fleet, strategy, user_rules=user_rules), money)
+
+
+def _with_run(fleet: Fleet, result: MixedEstimate, money: Money) -> MixedEstimate:
+    """With days and dollars of the whole run, when the tokens to train are known."""
+    if fleet.job.workload.tokens is None:
+        return result
+    from astra.search.fleet.bill import with_run  # noqa: PLC0415 - where a run has a length
+
+    return with_run(fleet, result, money)
 
 
 def _plan(rank: int, each: Costed, best: Costed, fleet: Fleet, money: Money) -> Plan:
-    result = with_run(fleet, each.estimate, money)
+    result = _with_run(fleet, each.estimate, money)
     return Plan(rank=rank, strategy=str(each.strategy), estimate=result, lost_by=lost_by(best.estimate, each.estimate))
 
 
 def _alternative(planner: Planner, place: int, each: Costed | None, best: Costed) -> Alternative:
     name = planner.fleet.names[place]
     if each is None:
-        why = planner.why_not(place) or "the model does not fit."
+        why = planner.frame_space.why_not(place) or "the model does not fit."
         return Alternative(pool=name, strategy=None, step_s=None, times=None, why=why)
     step_s = each.estimate.step_s
     return Alternative(pool=name, strategy=str(each.strategy), step_s=step_s, times=step_s / best.estimate.step_s)
 
 
-def _marginal(planner: Planner, best: Costed, more: Remarks) -> list[Marginal]:
-    return [
-        Marginal(
-            pool=planner.fleet.names[place],
-            gpus=planner.fleet.cluster.pools[place].node.gpus,
-            step_s=each.estimate.step_s,
-            gain=best.estimate.step_s / each.estimate.step_s - 1,
-            strategy=str(each.strategy),
-        )
-        for place, each in more.by_pool.items()
-        if each is not None and (place not in more.cut or each.estimate.step_s < best.estimate.step_s)
-    ]
-
-
-def _idle(
-    planner: Planner, best: Costed, candidates: Sequence[Costed], left_out: Mapping[str, str], worth: Worth | None
-) -> list[str]:
-    """Sentences on GPUs without work, with what using them would change where that is known or asked."""
-    notes = [f"{name} is left idle: it {reason}." for name, reason in left_out.items()]
-    depth, names = len(layer_kinds(planner.fleet.job.model)), planner.fleet.names
-    used = [best.estimate.used.get(name, 0) for name in names]
-    known = {
-        place: min(some, key=lambda each: each.estimate.step_s)
-        for place, name in enumerate(names)
-        if (some := [each for each in candidates if name in each.estimate.used and len(each.estimate.used) > 1])
-    }
-    asked = [place for place in range(len(names)) if not (used[place] or place in known or planner.why_not(place))]
-    using = Remarks({}, []) if worth is None else worth.using(asked)
-    for place, (name, pool) in enumerate(zip(names, planner.fleet.cluster.pools, strict=True)):
-        if used[place] == pool.gpus:
-            continue
-        if used[place]:
-            idle = pool.gpus - used[place]
-            notes.append(f"{idle} of the {pool.gpus} GPUs of {name} are idle: no plan with them is faster.")
-            continue
-        other = known.get(place) or using.by_pool.get(place)
-        if reason := planner.why_not(place):
-            notes.append(f"{name} is left idle: {reason}")
-        elif other is None and worth is None:
-            notes.append(f"{name} is left idle: no plan with it was found that is faster.")
-        elif other is None and place in using.cut:
-            notes.append(f"{name} is left idle: no plan that uses it was found in the work allowed for this remark.")
-        elif other is None:
-            why = f"the model has {depth} layers" if len(names) > depth else "no plan that uses it fits"
-            notes.append(f"{name} is left idle: {why}.")
-        else:
-            slower = other.estimate.step_s / best.estimate.step_s - 1
-            notes.append(f"{name} is left idle: the best plan found that uses it is {slower:.1%} slower.")
-    return notes
+def nothing_fits(planner: Planner) -> NoFeasiblePlan:
+    """Why no plan was found, pool by pool."""
+    job = planner.fleet.job
+    asked = " + ".join(f"{pool.gpus}x{pool.device.name}" for pool in planner.fleet.cluster.pools)
+    why = [planner.frame_space.why_not(place) for place in range(len(planner.fleet.names))]
+    reasons = [f"{name}: {reason}" for name, reason in zip(planner.fleet.names, why, strict=True) if reason]
+    if planner.limits:
+        reasons.append("The restrictions and rules may leave nothing to choose from: drop one of them.")
+    fix = (
+        "With --exact every GPU must have a place; drop it to use what helps."
+        if planner.exact
+        else "Try more GPUs, GPUs with more memory, a shorter sequence or another batch."
+    )
+    if planner.left_open:
+        reasons.append("The search stopped at the work allowed for it, so that one may have been missed.")
+    found = "no plan over these pools was found" if planner.left_open else "no plan over these pools fits"
+    return NoFeasiblePlan(f"{job.model.name} on {asked}: {found}. {' '.join([*reasons, fix])}")
 
 
 def _left_open(planner: Planner, best: Costed) -> list[str]:
@@ -344,14 +307,6 @@ def _left_open(planner: Planner, best: Costed) -> list[str]:
 def least_step_s(fleet: Fleet) -> float:
     """Seconds that no plan of a fleet is below: every matrix product of a step at the peaks of all its GPUs."""
     return 1 / sum(1 / float(products_s(job, np.asarray(job.pool.gpus))) for job in fleet.jobs)
-
-
-def _cut_short(what: str, remarks: Remarks, names: Sequence[str]) -> list[str]:
-    """Remarks that are the best plan met and not the best there is."""
-    if not remarks.cut:
-        return []
-    pools = ", ".join(names[place] for place in remarks.cut)
-    return [f"{what} {pools}: not all was looked at in the work allowed for this remark, plan it to know"]
 
 
 def record(world: World, fleet: Fleet) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from astra.provenance import Bools
 from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
-from astra.search.fleet.after import AfterSettings
+from astra.search.fleet.bounds import AfterSettings
 from astra.search.words import joint_words
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
@@ -140,6 +140,13 @@ class Fleet(NamedTuple):
 def make_fleet(cluster: Cluster, jobs: Sequence[Job]) -> Fleet:
     """Pools with distinct one-word names."""
     return Fleet(cluster, tuple(jobs), names_of(cluster))
+
+
+def part_of(job: Job, gpus: int) -> Job:
+    """A job on so many GPUs of its pool."""
+    if gpus == job.pool.gpus:
+        return job
+    return msgspec.structs.replace(job, pool=msgspec.structs.replace(job.pool, gpus=gpus))
 
 
 def names_of(cluster: Cluster) -> tuple[str, ...]:

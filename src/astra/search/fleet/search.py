@@ -7,29 +7,24 @@ simulation's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import combinations
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from astra.cost import mixed as cost
-from astra.errors import NoFeasiblePlan
 from astra.partition.problem import Effort
-from astra.partition.solve import end_times
-from astra.search.fleet.dealing import BatchShare, OpenGroup, Sharing
+from astra.search.fleet.dealing import Dealt
 from astra.search.fleet.detail import estimate, without_even
 from astra.search.fleet.frames import Counts, FoundPipeline, Frame
-from astra.search.fleet.lone import best_alone, estimate_alone
-from astra.search.fleet.menus import Menus
-from astra.search.fleet.polish import over_pools, polished
+from astra.search.fleet.menus import Asked, Menus
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
-from astra.search.fleet.refusal import why_not
-from astra.search.fleet.replicas import dealt_alike, small
+from astra.search.fleet.shared import sharing_state
 from astra.search.fleet.sharing import MOST_GRIDS, GroupSearch
 from astra.search.fleet.space import FrameSpace
+from astra.search.fleet.summary import best_alone, estimate_alone
 from astra.spec.cluster import Cluster
 from astra.spec.mixed import Group, MixedStrategy, OnePool
 
@@ -37,13 +32,16 @@ SPREAD: Final = 1.02  # pipelines whose closed form is this close may be quicker
 FEW_SPREAD: Final = 1.1  # the same in a small fleet, where pipelines have few micro-batches
 SHOWN: Final = 1.01  # pipelines over pools are shown beside pools apart if they are this close
 NEAR: Final = 1.06  # of the best plan: pipelines that may pass it when they are polished
-POLISHED: Final = 2  # of them
+FEW: Final = 6  # micro-batches for each stage: with more the closed form is the simulator's time
+FEW_GPUS: Final = 16  # of a fleet so small, with few samples, that there is time to look at more plans
+FEW_SAMPLES: Final = 64
 KEPT: Final = 6  # pipelines of each kind costed in full
 MANY_POOLS: Final = 4  # from here on frames are bounded closely before any is solved
 CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's best there
 MENU: Final = 2  # pipelines over some pools that may become a group
 FULL: Final = 100.0  # effort of costing one strategy in full
 MOST_EFFORT: Final = 16_000.0  # of a search, less than two seconds
+ALONE: Final = 0.4  # of the work of a search, about
 MOST_BLOCKS: Final = 4  # pools up to which every set of pools is tried as groups; beyond, all, all but one, and pairs
 
 Progress = Callable[[float], None]
@@ -62,6 +60,13 @@ class Costed(NamedTuple):
 
     strategy: MixedStrategy | OnePool
     estimate: MixedEstimate
+
+
+class Found(NamedTuple):
+    """What a search found."""
+
+    alone: dict[int, Costed | None]  # by pool; none are planned where every GPU must be used
+    candidates: list[Costed]  # the fastest first
 
 
 class Planner:
@@ -185,7 +190,7 @@ class Planner:
         """A pipeline's time in the search; simulated where transfers stall it, which no closed form knows."""
         if not found.late or found.total_s >= below or found.frame.microbatches != int(found.frame.microbatches):
             return found.total_s
-        costed = self._full_estimate(self.strategy((found, int(found.frame.microbatches))))
+        costed = self.full_estimate(self.strategy((found, int(found.frame.microbatches))))
         return max(found.total_s, self.before_s(costed))
 
     def strategy(self, *parts: tuple[FoundPipeline, int]) -> MixedStrategy:
@@ -201,18 +206,9 @@ class Planner:
         found = self.pipelines(counts, self.frame_space.batch, keep=KEPT, **how)  # type: ignore[arg-type]
         return [FleetCandidate(total, self.strategy((each, int(each.frame.microbatches)))) for total, each in found]
 
-    def rates(self, counts: Counts) -> list[float]:
-        """Samples per second of each pool at best, for first shares."""
-        out = []
-        for gpus, way in zip(counts, self.frame_space.ways, strict=True):
-            shards = way.columns.shards
-            each = shards.mbs / (shards.tp * shards.cp * way.layer_s * self.frame_space.depth)
-            out.append(float(each.max()) * gpus if len(each) else 0.0)
-        return out
-
     def share(self, counts: Counts, mask: int) -> float:
         """Samples of the batch that fall to some pools by rate."""
-        rates = self.rates(counts)
+        rates = self.frame_space.rates_of(counts)
         inside = sum(rate for pool, rate in enumerate(rates) if mask >> pool & 1)
         return self.frame_space.batch * inside / sum(rates) if inside else 0.0
 
@@ -235,11 +231,11 @@ class Planner:
         found = self.groups.best(counts, every=every, limit=limit, most=most, fewer=fewer)
         if self.groups.left_open:
             self._leave_open("groups", 0.0)
-        return [self._shared(one) for one in found]
+        return self.shared(one.dealt for one in found)
 
     def known(self, counts: Counts) -> list[FleetCandidate]:
         """The best strategies of groups that were looked for already."""
-        return [self._shared(one) for one in self.groups.dealt(counts, (), every=False, limit=np.inf)]
+        return self.shared(one.dealt for one in self.groups.dealt(counts, (), every=False, limit=np.inf))
 
     def joined(self, counts: Counts, *, every: bool, limit: float) -> list[FleetCandidate]:
         """Strategies of groups below a limit in which some pools are joined in pipelines and others by themselves."""
@@ -249,44 +245,59 @@ class Planner:
         found = [each for mask in masks for each in self.menu(counts, mask, every=every, best_s=limit)]
         if not found:
             return []
-        blocks = [self._open(each) for each in found]
-        return [self._shared(one) for one in self.groups.dealt(counts, blocks, every=every, limit=limit)]
+        blocks = [each.opened(self.fleet.names, self.frame_space.ends) for each in found]
+        return self.shared(one.dealt for one in self.groups.dealt(counts, blocks, every=every, limit=limit))
 
-    def _open(self, found: FoundPipeline) -> OpenGroup:
-        """A pipeline over pools as a group whose share of the batch is open."""
-        fixed_s, each_s = found.line()
-        pools = sum(1 << pool for pool in {run.pool for run in found.pipeline.runs})
-
-        def end_s(groups: int, way: cost.Wire | None) -> float:
-            return max(end_times(self.frame_space.ends(found.frame, found.shapes, groups, way), found.pipeline.runs))
-
-        return OpenGroup(
-            pools, found.round, BatchShare(found.samples, fixed_s, each_s * found.round), end_s,
-            lambda m: found.group(self.fleet.names, m), lambda _: None,
-        )  # fmt: skip
-
-    def _shared(self, sharing: Sharing) -> FleetCandidate:
-        groups = tuple(part.group(microbatches) for part, microbatches in sharing.groups)
-        return FleetCandidate(sharing.seconds, self._of(groups))
+    def shared(self, found: Iterable[Dealt]) -> list[FleetCandidate]:
+        """Groups with their micro-batches as strategies; of one shape where groups of others are forbidden."""
+        some = [FleetCandidate(seconds, self._of(groups)) for seconds, groups in found]
+        return [one for one in some if not self.limits.restrictions.alike or len(one.strategy.shapes) == 1]
 
     def cost(self, candidates: Sequence[FleetCandidate], most: int = KEPT) -> list[Costed]:
         """The best in full, ranked by their simulated step; those that do not fit after all are dropped."""
         best = sorted(candidates, key=lambda entry: entry.step_s)[:most]
-        costed = [self._full_estimate(one.strategy) for one in best]
+        costed = [self.full_estimate(one.strategy) for one in best]
         fitting = [each for each in costed if each.estimate.fits and each.estimate.legal]
         return sorted(fitting, key=lambda each: (each.estimate.step_s, str(each.strategy)))
 
-    def _full_estimate(self, strategy: MixedStrategy) -> Costed:
-        text, plain = str(strategy), strategy.groups[0].plain
-        if len(strategy.groups) == 1 and plain is not None:
-            alone = OnePool(pool=strategy.groups[0].segments[0].pool, strategy=without_even(plain))
-            return Costed(alone, estimate_alone(self.fleet, alone, user_rules=self.user_rules))
-        if text not in self._costed:
+    def full_estimate(self, strategy: MixedStrategy) -> Costed:
+        """A strategy in full, once."""
+        group, whole = strategy.groups[0], strategy.samples == self.frame_space.batch
+        plan: MixedStrategy | OnePool = strategy
+        if len(strategy.groups) == 1 and group.plain is not None:
+            plan = OnePool(pool=group.segments[0].pool, strategy=without_even(group.plain))
+        if (text := str(plan)) in self._costed:
+            return self._costed[text]
+        if isinstance(plan, OnePool):
+            costed = Costed(plan, estimate_alone(self.fleet, plan, user_rules=self.user_rules))
+        else:
             self.effort.spend(FULL)
-            if strategy.samples != self.frame_space.batch:  # a share that is costed by itself
-                return Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
-            self._costed[text] = Costed(strategy, estimate(self.fleet, strategy, user_rules=self.user_rules))
-        return self._costed[text]
+            costed = Costed(plan, estimate(self.fleet, plan, user_rules=self.user_rules))
+        if whole:  # not a share that is costed by itself
+            self._costed[text] = costed
+        return costed
+
+    def search(self, *, better: bool = False, progress: Progress | None = None) -> Found:
+        """The plans of the fleet, none worse than the best pool alone; ``better``: only those that beat that."""
+        alone = {} if self.exact else self._each_alone(progress)
+        known = {self.fleet.names[place]: each for place, each in alone.items() if each is not None}
+        known_s = min((self.before_s(each) for each in known.values()), default=np.inf)
+        found = self.best(self.counts, every=self.exact, known_s=known_s, below_s=known_s if better else np.inf)
+        if progress is not None:
+            progress(1.0)
+        found = [each for each in found if not _told_alone(each, known)]
+        return Found(alone, sorted([*found, *known.values()], key=lambda each: each.estimate.step_s))
+
+    def _each_alone(self, progress: Progress | None) -> dict[int, Costed | None]:
+        """The plan of each pool by itself, the quickest pool first: once time is up a plan is enough."""
+        rates, found = self.frame_space.rates_of(self.counts), dict[int, Costed | None]()
+        for done, place in enumerate(sorted(range(len(rates)), key=lambda place: -rates[place])):
+            if self.effort.late and any(found.values()):
+                break
+            found[place] = self.alone(place)
+            if progress is not None:
+                progress(ALONE * (done + 1) / len(rates))
+        return {place: found[place] for place in sorted(found)}
 
     def best(self, counts: Counts, *, every: bool, known_s: float = np.inf, below_s: float = np.inf) -> list[Costed]:
         """Plans for some GPUs, best first; some with one shape for all stages, as most runtimes want.
@@ -295,65 +306,62 @@ class Planner:
         and so is ``known_s``, the pipeline and end of a plan that is known otherwise. Whatever does not end before
         ``below_s`` is of no interest.
         """
-        groups = self._allowed(self.sharing(counts, every=every, limit=below_s))
+        groups = self.sharing(counts, every=every, limit=below_s)
         limit = min([known_s, *(candidate.step_s for candidate in groups[:1])])
         with self.effort.part(1 / 4):
             # Of what is slower, a pool alone is as good and simpler.
             plain = self.same_replicas(counts, every=every, uniform=True, below=min(below_s, SHOWN * known_s))
-        few_gpus = small(self.frame_space, counts)
-        shown, spread = (FEW_SPREAD, FEW_SPREAD) if few_gpus else (SHOWN, SPREAD)
+        small = sum(counts) <= FEW_GPUS and self.frame_space.batch <= FEW_SAMPLES
+        shown, spread = (FEW_SPREAD, FEW_SPREAD) if small else (SHOWN, SPREAD)
         limit = min([limit, *(candidate.step_s for candidate in plain[:1])])
         with self.effort.part(2 / 3):
             same_replicas = self.same_replicas(counts, every=every, below=shown * limit, spread=spread)
+            # Pipelines of few micro-batches are quicker than they seem: those over more pools are looked at too.
+            over = [self.same_replicas(counts, every=every, below=shown * limit, spread=spread, must=must)
+                    for must in (_sets(counts) if small else ())]  # fmt: skip
         limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
         joined = [] if self.limits.restrictions.alike else self.joined(counts, every=every, limit=limit)
-        alike = [] if every else self._allowed([self._shared(one) for one in self.groups.alike(counts)])
-        few = [] if every else dealt_alike(self.frame_space, counts, limit)
-        dealt = self._allowed([FleetCandidate(one.seconds, self._of(one.groups)) for one in few])
-        kinds = [same_replicas[: KEPT if few_gpus else 3], groups[:3], joined[:2], plain[:2], dealt]
-        kinds.append([one for one in alike if one.step_s < limit])
+        alike = [] if every else self.shared(one.dealt for one in self.groups.alike(counts))
+        kinds = [*over, same_replicas[: KEPT if small else 3], groups[:3], joined[:2], plain[:2]]
+        kinds += [[one for one in alike if one.step_s < limit]]
+        if small and not every:
+            from astra.search.fleet.few import more_of_few  # noqa: PLC0415 - few fleets are small
+
+            kinds += more_of_few(self, counts, limit)
         if self.upper:  # plans that are slower as expected and doubted less
-            trusted = [self._shared(one) for one in self.groups.trusted(counts, every=every)]
-            kinds += [self._allowed(trusted), alike, plain[2:4]]
+            trusted = self.groups.trusted(counts, every=every)
+            kinds += [self.shared(one.dealt for one in trusted), alike, plain[2:4]]
         most = 1 if self.effort.late else KEPT
         costed = {str(each.strategy): each for some in kinds for each in self.cost(some, most)}
-        costed |= {str(each.strategy): each for each in self._polished(counts, list(costed.values()))}
-        whole = [each for each in costed.values() if not every or sum(each.estimate.used.values()) == sum(counts)]
+        ranked = sorted(costed.values(), key=lambda each: each.estimate.step_s)
+        near = [each for each in ranked if each.estimate.step_s < NEAR * ranked[0].estimate.step_s and _few(each)]
+        if near:
+            from astra.search.fleet.few import polished  # noqa: PLC0415 - many micro-batches are the rule
+
+            ranked += [each for each in polished(self, counts, near) if str(each.strategy) not in costed]
+        ranked += self._sharing_state(counts, known_s, ranked, every=every)
+        whole = [each for each in ranked if not every or sum(each.estimate.used.values()) == sum(counts)]
         return sorted(whole, key=lambda each: each.estimate.step_s)
 
-    def _polished(self, counts: Counts, costed: Sequence[Costed]) -> list[Costed]:
-        """The best pipelines over pools in a better order or split, where the simulator finds one."""
-        ranked = sorted(costed, key=lambda each: each.estimate.step_s)
-        gpus = dict(zip(self.fleet.names, counts, strict=True))
-        best = [each for each in ranked if isinstance(each.strategy, MixedStrategy) and over_pools(each.strategy)]
-        found = []
-        for each in [one for one in best[:POLISHED] if one.estimate.step_s < NEAR * ranked[0].estimate.step_s]:
-            assert isinstance(each.strategy, MixedStrategy)
-            moved = polished(each.strategy, each.estimate.step_s, self._timed, gpus)
-            found += [self._full_estimate(moved)] if moved != each.strategy else []
-        return found
-
-    def _timed(self, strategy: MixedStrategy) -> float:
-        """The step of a strategy; infinite where it is not legal, does not fit or nothing may be spent any more."""
-        segments, stages = strategy.groups[0].segments, strategy.groups[0].stages
-        allowed = self.limits.allows("pp", stages) and all(self.limits.allows("tp", one.tp) for one in segments)
-        allowed = allowed and self.limits.allows("mbs", strategy.groups[0].mbs)
-        if self.effort.over or not allowed:
-            return np.inf
-        result = self._full_estimate(strategy).estimate
-        return result.step_s if result.fits and result.legal else np.inf
-
-    def _allowed(self, groups: list[FleetCandidate]) -> list[FleetCandidate]:
-        """Those of one shape where groups of others are forbidden."""
-        return [one for one in groups if not self.limits.restrictions.alike or len(one.strategy.shapes) == 1]
+    def _sharing_state(self, counts: Counts, known_s: float, known: Sequence[Costed], *, every: bool) -> list[Costed]:
+        """Plans whose groups share one copy of the state, where they may be quicker than those known."""
+        if self.local > 1 or self.effort.late:
+            return []
+        below_s = min([known_s, *(self.before_s(each) for each in known)])
+        full = self.full_estimate
+        found = sharing_state(
+            self.fleet, self.limits, counts, lambda one: full(one).estimate, every=every, below_s=below_s
+        )
+        return [full(one) for one in found]
 
     def alone(self, pool: int, gpus: int | None = None) -> Costed | None:
         """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
         have = self.counts[pool] if gpus is None else gpus
         if (pool, have) not in self._alone:
-            met = self.menus.look(pool, have, self.frame_space.batch)
+            met = self.menus.look(Asked(pool, have, self.frame_space.batch))
             lone = None if met is None else best_alone(self.fleet, pool, met, self.user_rules, upper=self.upper)
             found = [Costed(*lone)] if lone is not None else []
+            self._costed |= {str(each.strategy): each for each in found}
             if not found:
                 counts = tuple(have if place == pool else 0 for place in range(len(self.counts)))
                 found = self.cost(self.sharing(counts, every=False, limit=np.inf), most=1)
@@ -365,25 +373,24 @@ class Planner:
         around = (costed.estimate.breakdown.get(name, 0.0) for name in ("host", "stragglers"))
         return costed.estimate.step_s - sum(around)
 
-    def nothing_fits(self) -> NoFeasiblePlan:
-        """Why no plan was found, pool by pool."""
-        job = self.fleet.job
-        asked = " + ".join(f"{pool.gpus}x{pool.device.name}" for pool in self.fleet.cluster.pools)
-        reasons = [
-            f"{name}: {self.why_not(place)}" for place, name in enumerate(self.fleet.names) if self.why_not(place)
-        ]
-        if self.limits:
-            reasons.append("The restrictions and rules may leave nothing to choose from: drop one of them.")
-        fix = (
-            "With --exact every GPU must have a place; drop it to use what helps."
-            if self.exact
-            else "Try more GPUs, GPUs with more memory, a shorter sequence or another batch."
-        )
-        if self.left_open:
-            reasons.append("The search stopped at the work allowed for it, so that one may have been missed.")
-        found = "no plan over these pools was found" if self.left_open else "no plan over these pools fits"
-        return NoFeasiblePlan(f"{job.model.name} on {asked}: {found}. {' '.join([*reasons, fix])}")
 
-    def why_not(self, pool: int) -> str:
-        """Why no stage fits on a pool; empty if one does."""
-        return why_not(self.frame_space, pool)
+def _sets(counts: Counts) -> list[int]:
+    """Bits of every set of several of few pools."""
+    used = [1 << pool for pool, gpus in enumerate(counts) if gpus]
+    most = len(used) if len(used) < MANY_POOLS else 0
+    return [sum(some) for size in range(2, most + 1) for some in combinations(used, size)]
+
+
+def _few(each: Costed) -> bool:
+    """Whether a plan is pipelines over pools of so few micro-batches that moves may help."""
+    if not isinstance(each.strategy, MixedStrategy) or not each.strategy.over_pools:
+        return False
+    group = each.strategy.groups[0]
+    return group.microbatches <= FEW * group.stages
+
+
+def _told_alone(each: Costed, alone: Mapping[str, Costed]) -> bool:
+    """Whether a plan uses one pool and is no faster than that pool's own plan, which is told anyway."""
+    used = list(each.estimate.used)
+    own = alone.get(used[0])
+    return len(used) == 1 and own is not None and own.estimate.step_s <= each.estimate.step_s * (1 + 1e-6)

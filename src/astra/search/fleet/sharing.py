@@ -7,7 +7,7 @@ plan away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations, product
 from math import inf
@@ -20,7 +20,7 @@ from astra.cost import mixed as cost
 from astra.evidence.bars import Doubt
 from astra.search.fleet.dealing import Dealer, OpenGroup, Sharing, Way, undominated
 from astra.search.fleet.frames import Counts
-from astra.search.fleet.menus import Menus, exact_shares, odd_part
+from astra.search.fleet.menus import Asked, Menus, exact_shares, odd_part
 
 FEW: Final = 2  # of those that are doubted least
 TRUSTED: Final = 1.02  # doubted little more than the least
@@ -53,6 +53,11 @@ class GroupSearch:
         GPUs of the same pools are known: more of them are as quick each.
         """
         self._until, self.left_open = self.menus.spent + most, False
+        used = [pool for pool, gpus in enumerate(counts) if gpus]
+        if len(used) == 1 and not self._cuts(used[0], counts[used[0]]):  # nobody to share with
+            for size in self._sizes(used[0], counts[used[0]], every=every):
+                self._ask(Asked(used[0], size, self.batch))
+            return self._polished(self.dealt(counts, (), every=every, limit=limit))
         known = self.rates(counts if fewer is None else fewer, every=every)
         rates = {pool: rate * counts[pool] / (fewer or counts)[pool] for pool, rate in known.items()}
         found: list[Sharing] = []
@@ -79,8 +84,18 @@ class GroupSearch:
         used = [pool for pool, gpus in enumerate(counts) if gpus]
         ways: list[Way] = [(block,) for block in blocks]
         ways += self._ways(counts, used, every=every)
-        must = sum(1 << pool for pool in used) if every else 0
-        return Dealer(ways, self.batch, self.wire, keep=KEPT, below=limit).best(must)
+        return self.dealer(ways, limit).best(sum(1 << pool for pool in used) if every else 0)
+
+    def dealer(self, ways: Sequence[Way], limit: float) -> Dealer:
+        """Who deals the batch to some ways to use pools."""
+        return Dealer(ways, self.batch, self.wire, keep=KEPT, below=limit)
+
+    def of_part(self, pool: int, gpus: int, share: float, limit: float) -> list[OpenGroup]:
+        """Groups of a part of a pool, also for about a share of the batch."""
+        wire = self.wire((1 << len(self.fleet.jobs)) - 1)
+        for near in self.menus.near(gpus, share):
+            self._ask(self._asked(pool, gpus, near, wire), self._step_s(pool, gpus, limit))
+        return undominated(self.menus.known(pool, gpus), self.menus.wires)
 
     def alike(self, counts: Counts) -> list[Sharing]:
         """The best groups that cut the model alike, as if they had nothing to exchange between pools.
@@ -108,14 +123,15 @@ class GroupSearch:
         able = {bit: max(group.share.samples / group.share.unit_s for group in known if group.pools == bit)
                 for bit in {group.pools for group in known}}  # fmt: skip
         shares = {bit: self.batch * rate / sum(able.values()) for bit, rate in able.items()}
-        found: list[OpenGroup] = []
+        found, wire = list[OpenGroup](), self.wire(sum(shares))
         for bit, share in shares.items():
             own = sorted(
-                (group for group in known if group.pools == bit), key=lambda group: self.menus.step_s(group, share)
+                (group for group in known if group.pools == bit),
+                key=lambda group: self.menus.step_s(group, share, wire),
             )
             for group in own[:IMITATED]:
-                spared_s = group.end_s(2, self.menus.wire) - group.end_s(1, None)  # at most, by groups that are alike
-                if spared_s < LITTLE * self.menus.step_s(group, share):
+                spared_s = group.end_s(2, wire) - group.end_s(1, None)  # at most, by groups that are alike
+                if spared_s < LITTLE * self.menus.step_s(group, share, wire):
                     continue
                 others = [other for other in shares if other != bit and (other, _shape(group)) not in have]
                 for other in others:
@@ -142,7 +158,7 @@ class GroupSearch:
         With more than a pool can do in that time, or with less than the others leave, nothing ends sooner.
         """
         most = {pool: min(int(best_s * rate / SLACK), self.batch) for pool, rate in rates.items()}
-        spare, before = sum(most.values()) - self.batch, self.menus.groups
+        spare, before, wire = sum(most.values()) - self.batch, self.menus.groups, self._wire_of(rates)
         for pool, able in most.items():
             if not able:
                 continue
@@ -150,25 +166,26 @@ class GroupSearch:
             window, middle = np.arange(max(able - spare, 1), able + 1), able * self.batch / sum(most.values())
             near = (1 - abs(window - middle) / (spare + 1)) * np.minimum(window / middle, middle / window)
             for _ in range(NEAREST // len(most) + 1):
-                worth = near * self.menus.fresh(pool, gpus, window)
+                worth = near * self.menus.fresh(pool, gpus, window, wire)
                 if worth.max(initial=0.0) <= 0:
                     break
-                self._asked(pool, gpus, int(window[worth.argmax()]), self._step_s(pool, gpus, best_s))
+                share = int(window[worth.argmax()])
+                self._ask(self._asked(pool, gpus, share, wire), self._step_s(pool, gpus, best_s))
         return self.menus.groups > before
 
     def rates(self, counts: Counts, *, every: bool) -> dict[int, float]:
         """Samples per second of each pool that can train the model by itself, at best."""
-        found = {}
+        found, wire = {}, self._wire_of([pool for pool, gpus in enumerate(counts) if gpus])
         for pool, gpus in enumerate(counts):
             if not gpus:
                 continue
-            self._asked(pool, gpus, self.batch, needed=True)
+            self._ask(Asked(pool, gpus, self.batch), needed=True)
             for size in self._sizes(pool, gpus, every=every) if self.batch % gpus else ():
                 # A share that its GPUs divide may be all that runs, or run at a better rate.
-                self._asked(pool, size, max(self.menus.near(size, self.batch), default=self.batch))
+                self._ask(self._asked(pool, size, max(self.menus.near(size, self.batch), default=self.batch), wire))
             known = [group for size in self.menus.sizes(pool, gpus) for group in self.menus.known(pool, size)]
             if known:
-                found[pool] = self.batch / min(self.menus.step_s(group, self.batch) for group in known)
+                found[pool] = self.batch / min(self.menus.step_s(group, self.batch, None) for group in known)
         return found
 
     def _step_s(self, pool: int, gpus: int, seconds: float) -> float:
@@ -179,24 +196,28 @@ class GroupSearch:
     def _look(self, counts: Counts, rates: Mapping[int, float], limit: float, *, every: bool) -> bool:
         """Ask for the shares that fall to some pools, and say whether groups were found that were not known."""
         wanted = {pool: self.batch * rate / sum(rates.values()) for pool, rate in rates.items()}
-        exact = exact_shares(list(wanted.values()), self.batch)
+        exact, wire = exact_shares(list(wanted.values()), self.batch), self._wire_of(rates)
         before, asked = self.menus.groups, set[tuple[int, int, int]]()
         for pool, part in zip(wanted, exact, strict=True):
             gpus, needed = counts[pool], len(rates) == sum(gpus > 0 for gpus in counts)
-            self._asked(pool, gpus, part, self._step_s(pool, gpus, limit), needed=needed)
+            self._ask(self._asked(pool, gpus, part, wire), self._step_s(pool, gpus, limit), needed=needed)
         for pool, share in wanted.items():
             for gpus in self._sizes(pool, counts[pool], every=every):
                 asked |= {(pool, gpus, near) for near in self.menus.near(gpus, share * gpus / counts[pool])}
         for pool, gpus, near in sorted(asked):
-            if self.menus.fresh(pool, gpus, np.array([near]))[0] > 0:
-                self._asked(pool, gpus, near, self._step_s(pool, gpus, limit))
+            if self.menus.fresh(pool, gpus, np.array([near]), wire)[0] > 0:
+                self._ask(self._asked(pool, gpus, near, wire), self._step_s(pool, gpus, limit))
         return self.menus.groups > before
 
-    def _asked(self, pool: int, gpus: int, share: int, below_s: float = np.inf, *, needed: bool = False) -> None:
+    def _asked(self, pool: int, gpus: int, share: int, wire: cost.Wire | None) -> Asked:
+        """A share; with the whole batch there is no other group."""
+        return Asked(pool, gpus, share, wire if share < self.batch else None)
+
+    def _ask(self, asked: Asked, below_s: float = np.inf, *, needed: bool = False) -> None:
         """Ask what a pool can do with a share of the batch, as far as the work allowed goes or where it is needed."""
         allowed = (needed or self.menus.spent < self._until) and not self.menus.effort.late
-        if allowed or self.menus.asked(pool, gpus, share):
-            self.menus.look(pool, gpus, share, below_s)
+        if allowed or self.menus.met(asked):
+            self.menus.look(asked, below_s)
         else:
             self.left_open = True
 
@@ -229,7 +250,7 @@ class GroupSearch:
         ways: list[Way] = []
         for pool in pools:
             for gpus in [counts[pool]] if every else self.menus.sizes(pool, counts[pool]):
-                ways += [(group,) for group in undominated(self.menus.known(pool, gpus), self.menus.wire)]
+                ways += [(group,) for group in undominated(self.menus.known(pool, gpus), self.menus.wires)]
             for pair in self._cuts(pool, counts[pool]):
                 parts = (self._quickest(pool, gpus) for gpus in pair)
                 ways += list(product(*parts))
@@ -237,8 +258,11 @@ class GroupSearch:
 
     def _quickest(self, pool: int, gpus: int) -> list[OpenGroup]:
         """A few groups of a part of a pool."""
-        groups = undominated(self.menus.known(pool, gpus), self.menus.wire)
+        groups = undominated(self.menus.known(pool, gpus), self.menus.wires)
         return sorted(groups, key=lambda group: group.share.unit_s / group.share.samples)[:CUT]
+
+    def _wire_of(self, pools: Iterable[int]) -> cost.Wire | None:
+        return self.wire(sum(1 << pool for pool in pools))
 
     def _wire(self, pools: int) -> cost.Wire | None:
         """The slowest wire that gradients of groups on some pools meet over."""

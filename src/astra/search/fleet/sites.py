@@ -14,10 +14,8 @@ from msgspec.structs import replace
 
 from astra.cost.lines import crossings
 from astra.search.fleet.detail import estimate
-from astra.search.fleet.found import search
-from astra.search.fleet.local import CADENCES, SOURCE, penalty
 from astra.search.fleet.pools import Fleet
-from astra.search.fleet.records import LineRemark, LocalSteps
+from astra.search.fleet.records import CADENCES, SOURCE, LineRemark, LocalSteps, penalty
 from astra.search.fleet.search import Costed, Planner
 from astra.spec.cluster import Cluster, Link
 from astra.spec.mixed import MixedStrategy
@@ -36,7 +34,7 @@ Search = Callable[[Cluster, int], list[Costed]]  # the plans of a fleet with oth
 
 def searching(planner: Planner) -> Search:
     """How a fleet is planned again."""
-    return lambda cluster, local: search(planner.over(cluster, local), better=True).candidates
+    return lambda cluster, local: planner.over(cluster, local).search(better=True).candidates
 
 
 def crosses(fleet: Fleet, each: Costed) -> bool:
@@ -53,6 +51,17 @@ class SiteRemarks(NamedTuple):
     lines: list[LineRemark]
     local: LocalSteps | None
     sooner: list[Costed]  # plans over a line, met on the way, that beat all that were found for it as it is
+
+
+def over_sites(
+    planner: Planner, candidates: Sequence[Costed], asked: int | str | None
+) -> tuple[list[Costed], tuple[LineRemark, ...], LocalSteps | None]:
+    """The plans with those of local steps that were asked for and those met on the way; what is said of the lines."""
+    again = searching(planner)
+    local = asked_for(planner.fleet, asked, again)
+    said = remarks(planner.fleet, candidates, again)
+    found = sorted([*candidates, *local, *said.sooner], key=lambda each: each.estimate.step_s)
+    return found, tuple(said.lines), of_asked(local, found) or said.local
 
 
 def remarks(fleet: Fleet, candidates: Sequence[Costed], again: Search) -> SiteRemarks:

@@ -19,15 +19,22 @@ from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import room_bytes
 from astra.layers.split import kinds
 from astra.partition.ends import least_end, solve_ended
-from astra.partition.one_pool import applies, solve_one
 from astra.partition.problem import Effort
-from astra.partition.solve import Ends, Pipeline, Problem, StageChoice, bound, end_times, solve
+from astra.partition.solve import Ends, Pipeline, Problem, StageChoice, bound, end_times
 from astra.provenance import Floats
-from astra.search.fleet.after import After
-from astra.search.fleet.bounds import best_first
-from astra.search.fleet.frames import BoundedFrame, Counts, FoundPipeline, Frame, FrameShape, Framing, in_units
+from astra.search.fleet.bounds import After, best_first
+from astra.search.fleet.frames import (
+    BoundedFrame,
+    Counts,
+    FoundPipeline,
+    Frame,
+    FrameShape,
+    Framing,
+    Shapes,
+    again_s,
+    in_units,
+)
 from astra.search.fleet.pools import Fleet, Limits
-from astra.search.fleet.ways import again_s
 from astra.spec.cluster import Cluster
 from astra.spec.strategy import RECOMPUTES
 
@@ -140,7 +147,7 @@ class FrameSpace(Framing):
 
     def problem(
         self, counts: Counts, frame: Frame, *, every: bool, must: int = 0, span: int | None = None
-    ) -> tuple[Problem, tuple[tuple[FrameShape, ...], ...]]:
+    ) -> tuple[Problem, Shapes]:
         """The partition problem of a frame, for pipelines of at most ``span`` stages (see ``spans``)."""
         span = self.spans(counts, frame)[-1] if span is None else span
         pools, shapes = [], []
@@ -197,9 +204,7 @@ class FrameSpace(Framing):
         ok = self.limits.kept(self.ways[pool].job, facts, tp, ep, recompute)
         return [entry for entry, fine in zip(kept, ok.tolist(), strict=True) if fine]
 
-    def ends(
-        self, frame: Frame, shapes: tuple[tuple[FrameShape, ...], ...], groups: int = 1, way: cost.Wire | None = None
-    ) -> Ends:
+    def ends(self, frame: Frame, shapes: Shapes, groups: int = 1, way: cost.Wire | None = None) -> Ends:
         """What follows the pipeline on every stage there can be, by pool and choice, in units of the frame."""
         out = []
         for pool, named in enumerate(shapes):
@@ -230,9 +235,7 @@ class FrameSpace(Framing):
         longest_s = max(end_times(problem.ends, pipeline.runs))
         return BoundedFrame(least, end_s, self._found(frame, pipeline, shapes, pipeline.value_s + longest_s))
 
-    def _found(
-        self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[FrameShape, ...], ...], total_s: float
-    ) -> FoundPipeline:
+    def _found(self, frame: Frame, pipeline: Pipeline, shapes: Shapes, total_s: float) -> FoundPipeline:
         sends = self._sends(frame, pipeline, shapes)
         fill_s = 2 * sum(sends)
         slot_s = min(pipeline.stage_s) / (3 * frame.vp)  # a forward of one chunk, about
@@ -248,7 +251,7 @@ class FrameSpace(Framing):
         ways = {pair: self.wires[min(pair), max(pair)] for pair in crossed}
         return max((count * sent / ways[pair].total_bytes_per_s for pair, count in crossed.items()), default=0.0)
 
-    def _sends(self, frame: Frame, pipeline: Pipeline, shapes: tuple[tuple[FrameShape, ...], ...]) -> list[float]:
+    def _sends(self, frame: Frame, pipeline: Pipeline, shapes: Shapes) -> list[float]:
         """Seconds of each transfer between virtual stages, where they are hidden but for fill and drain."""
         if frame.vp == 1:
             return []
@@ -280,8 +283,7 @@ class FrameSpace(Framing):
             if not any(problem.pools) or not all(needed):
                 continue
             problem = problem._replace(ends=self.ends(frame, shapes))
-            first = solve_one if applies(problem) else solve
-            found = solve_ended(problem, below=below, first=first, quick=quick, effort=self.effort)
+            found = solve_ended(problem, below=below, quick=quick, effort=self.effort)
             if found is not None:
                 best, below = self._found(frame, found.pipeline, shapes, found.total_s), found.total_s
         return best

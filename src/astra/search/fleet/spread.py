@@ -6,17 +6,19 @@ next to each other, then context, data and pipeline. That is what a launch scrip
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, groupby
 from typing import Any
 
 from astra.errors import InputError
 from astra.layers.kinds import layer_kinds
-from astra.search.detail import layers_of
-from astra.search.fleet.pools import Fleet
+from astra.rules.table import Rule
+from astra.search.detail import layers_of, legality
+from astra.search.fleet.pools import Fleet, part_of
 from astra.search.words import joint_words, said
 from astra.spec.job import Job, Words
-from astra.spec.mixed import Group, MixedStrategy, Segment
+from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
 from astra.spec.strategy import Strategy, parse_strategy
 
 
@@ -94,3 +96,27 @@ def _check(fleet: Fleet, strategy: Strategy, text: str, where: str) -> None:
     if refused:
         want = f"what pipelines over several pools can do, not {', '.join(refused)}"
         raise InputError(where, text, want=want, fix="docs/mixed.md says what they can.")
+
+
+def read_alone(fleet: Fleet, pool: str, text: str) -> OnePool:
+    """The plain strategy that stands behind a pool's name."""
+    job = fleet.jobs[fleet.place(pool)]
+    strategy = job.strategy(text)
+    if strategy.gpus > job.pool.gpus:
+        raise InputError("strategy", f"{strategy.gpus} GPUs of {pool}", want=f"at most the {job.pool.gpus} there are")
+    return OnePool(pool=pool, strategy=strategy)
+
+
+def check_alone(fleet: Fleet, plan: OnePool, user_rules: Sequence[Rule], where: str) -> None:
+    """Refuse numbers that do not define a run; what is only illegal is estimated."""
+    job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus)
+    strategy, depth = plan.strategy, len(layer_kinds(job.model))
+    undefined = (
+        strategy.pp * strategy.vp > depth + 2
+        or strategy.dp * strategy.mbs > job.workload.global_batch
+        or (strategy.layers and sum(strategy.layers) != depth)
+        or (strategy.tp * strategy.cp * strategy.dp) % (strategy.ep * strategy.etp)
+    )
+    if undefined:
+        broken = "; ".join(legality(job, strategy, user_rules))
+        raise InputError(where, str(plan), want="a strategy that defines a run", fix=f"It breaks: {broken}.")

@@ -1,4 +1,4 @@
-"""The record of a strategy over several pools: stages and groups, the runtimes that can execute it, its bill."""
+"""The record of a strategy over several pools, or on one of them: stages, groups, the runtimes that can execute it."""
 
 from __future__ import annotations
 
@@ -7,117 +7,26 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from astra.answer import PriceTag, Range
+from astra.answer import Estimate, Range, StageEstimate
 from astra.catalog import runtimes
-from astra.cost.lines import crossings, egress_usd
+from astra.cost.stage import Gathered, parts_of, stage_costs
+from astra.cost.step import states
 from astra.evidence.kinds import Kind, shape_of
 from astra.evidence.sentence import sentence
-from astra.money import rates
-from astra.money.bill import Hired, cost_of, hired
-from astra.money.tags import stale_warning, tag_of
 from astra.provenance import Source
 from astra.rules.can import unable
+from astra.rules.table import Rule
 from astra.search import detail
-from astra.search.fleet.local import RUN_BY, warning
-from astra.search.fleet.pools import Fleet
-from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
-from astra.spec.cluster import Pool
-from astra.spec.mixed import MixedStrategy, parse_mixed
+from astra.search.engine import Candidate
+from astra.search.fleet.pools import Fleet, part_of
+from astra.search.fleet.records import RUN_BY, GroupEstimate, MixedEstimate, MixedStage, warning
+from astra.search.splits import best_splits
+from astra.spec.job import Job
+from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
 from astra.spec.model import ModelSpec
-from astra.spec.money import Money
+from astra.spec.strategy import Strategy
 from astra.spec.workload import Workload
 from astra.units import GIB
-
-
-def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstimate:
-    """Days and dollars of the whole run, when the tokens to train are known."""
-    tokens = fleet.job.workload.tokens
-    if tokens is None:
-        return result
-    pools = dict(zip(fleet.names, fleet.cluster.pools, strict=True))
-    machines = {
-        name: hired(msgspec.structs.replace(pools[name], gpus=_whole(used, pools[name].node.gpus)))._replace(used=used)
-        for name, used in result.used.items()
-    }
-    options = _with_egress(fleet, result, options, tokens)
-    tags = {name: tag for name in result.used if (tag := tag_of(options, pools[name])) is not None}
-    cost = None
-    options = _with_risks(pools, machines, tags, options)
-    if len(tags) == len(result.used):
-        together = Hired(*(sum(column) for column in zip(*machines.values(), strict=True)))
-        cost = cost_of(fleet.job, result, options, _joined(tags, machines), together)
-    warnings = [warning for tag in tags.values() if (warning := stale_warning(tag))]
-    missing = [f"no price of {name} is known: give --usd-per-gpu-h or --prices" for name in result.used
-               if name not in tags]  # fmt: skip
-    return msgspec.structs.replace(
-        result,
-        train_days=tokens / result.tokens_per_s / 86400,
-        train_usd=cost.usd if cost is not None else None,
-        price_source="; ".join(f"{tag.provider} {tag.date or ''}".strip() for tag in tags.values()) or None,
-        cost=cost,
-        warnings=[*result.warnings, *dict.fromkeys(warnings), *missing],
-    )
-
-
-def _with_egress(fleet: Fleet, result: MixedEstimate, options: Money, tokens: float) -> Money:
-    """What is sent over priced links in the whole run, with what the user says of egress."""
-    if "[" not in result.strategy:
-        return options
-    sent = crossings(fleet.cluster, fleet.names, fleet.job, parse_mixed(result.strategy))
-    usd = egress_usd(sent) * tokens / fleet.job.workload.tokens_per_step
-    together = {"egress_tb": 1.0, "usd_per_tb_egress": options.egress_usd + usd}  # as one amount
-    return msgspec.structs.replace(options, **together) if usd else options
-
-
-def _with_risks(
-    pools: Mapping[str, Pool], machines: Mapping[str, Hired], tags: Mapping[str, PriceTag], options: Money
-) -> Money:
-    """Failures and pre-emptions of the job where pools have their own: rates add up, so these are means over pools."""
-    own = [pools[name] for name in machines]
-    if all(pool.mtbf_gpu_h is None and pool.preemptions_per_node_day is None for pool in own):
-        return options
-    usual_h = options.mtbf_gpu_h or rates.MTBF_GPU_S / rates.HOUR_S
-    failures = sum(each.used / (pools[name].mtbf_gpu_h or usual_h) for name, each in machines.items())
-    taken = sum(each.nodes * _taken_per_day(pools[name], tags.get(name), options) for name, each in machines.items())
-    used, nodes = (sum(column) for column in list(zip(*machines.values(), strict=True))[::2])
-    return msgspec.structs.replace(options, mtbf_gpu_h=used / failures, preemptions_per_node_day=taken / nodes)
-
-
-def _taken_per_day(pool: Pool, tag: PriceTag | None, options: Money) -> float:
-    """How often a day a server of a pool is taken away: as the pool says, the user, or its market."""
-    said = (
-        pool.preemptions_per_node_day if pool.preemptions_per_node_day is not None else options.preemptions_per_node_day
-    )
-    usual = rates.PREEMPTIONS_PER_NODE_S * rates.DAY_S if tag is not None and tag.market == "spot" else 0.0
-    return usual if said is None else said
-
-
-def _whole(used: int, node: int) -> int:
-    return used if used < node else -(-used // node) * node
-
-
-def _joined(tags: dict[str, PriceTag], machines: dict[str, Hired]) -> PriceTag:
-    """The mean price of a GPU-hour, with every pool's own in its source."""
-    if len(tags) == 1:
-        return next(iter(tags.values()))
-    billed = sum(each.billed for each in machines.values())
-    usd = sum(tag.usd_per_gpu_h * machines[name].billed for name, tag in tags.items()) / billed
-    said = [
-        f"{machines[name].billed} {name} at ${tag.usd_per_gpu_h:.4g}, "
-        + " ".join(word for word in (tag.provider, tag.instance, tag.market, tag.date or "") if word)
-        + f", {tag.source}"
-        for name, tag in tags.items()
-    ]
-    ages = [tag.age_days for tag in tags.values() if tag.age_days is not None]
-    dates = [tag.date for tag in tags.values() if tag.date is not None]
-    return PriceTag(
-        usd_per_gpu_h=usd, provider="mean of the pools", instance="", region="",
-        market=next(iter(dict.fromkeys(tag.market for tag in tags.values()))),
-        currency=next(iter(tags.values())).currency, date=min(dates, default=None), source="; ".join(said),
-        age_days=max(ages, default=None), startup_s=max(tag.startup_s or 0.0 for tag in tags.values()),
-        minimum_s=max(tag.minimum_s for tag in tags.values()), step_s=max(tag.step_s for tag in tags.values()),
-    )  # fmt: skip
-
 
 # Executors whose framework is a runtime of the catalog: what it can train and do is in that file.
 _PROFILES: Final = {
@@ -174,6 +83,7 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
         },
         "PyTorch trainer": {
             "one tp and recompute setting inside a group": any(len(one) > 1 for one in inside),
+            "one GPU for each replica where groups share a state": bool(strategy.shares) and segments[0].tp > 1,
             "tp, pipelines and replicas alone": max(s.ep for s in segments) > 1
             or max(g.cp for g in strategy.groups) > 1,
         },
@@ -197,6 +107,7 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
         wants["GPUs of one vendor"] = asks.vendors > 1 and name != "FlagScale"
         wants["one precision on all GPUs"] = asks.precisions > 1
         wants[f"gradients that meet at every step (local steps are for {RUN_BY})"] = strategy.local > 1
+        wants["a copy of the state in every group"] = bool(strategy.shares) and name != "PyTorch trainer"
         wants.update(_profile_lacks(name, asks, chunks=chunks))
     missing = {name: "; ".join(want for want, broken in wants.items() if broken) for name, wants in lacks.items()}
     return [name for name in RUNTIMES if not missing[name]], {name: text for name, text in missing.items() if text}
@@ -221,6 +132,8 @@ def _profile_lacks(name: str, asks: Fitted, *, chunks: bool) -> dict[str, bool]:
         "the optimizer on the GPU": asks.offload and "optimizer" not in can.offload,
     }
 
+
+Met = tuple[Job, list[Candidate], Sequence[Gathered]]  # what a search on one pool found
 
 BETWEEN: Final = "between pools"  # a term of the provenance
 
@@ -270,7 +183,7 @@ def summary(
         stages=list(stages),
         provenance={term: source.word for term, source in known.provenance.items()},
         provenance_worst=max(known.provenance.values()).word,
-        warnings=[*_warnings(vendors, precisions), *[warning(len(groups), strategy.local)] * (strategy.local > 1)],
+        warnings=_warnings(strategy, vendors, precisions),
         groups=groups,
         used=used,
         idle={
@@ -325,10 +238,110 @@ def _memory(fleet: Fleet, stages: Sequence[MixedStage]) -> dict[str, Any]:
     }
 
 
-def _warnings(vendors: set[str], precisions: set[str]) -> list[str]:
+def _warnings(strategy: MixedStrategy, vendors: set[str], precisions: set[str]) -> list[str]:
     found = []
     if len(vendors) > 1:
         found.append(f"GPUs of {' and '.join(sorted(vendors))} need a library that joins their collectives")
     if len(precisions) > 1:
         found.append("stages compute in different precisions, so that replicas on different pools differ in rounding")
+    if strategy.local > 1:
+        found.append(warning(len(strategy.groups), strategy.local))
     return found
+
+
+def best_alone(
+    fleet: Fleet, place: int, met: Met, user_rules: Sequence[Rule] = (), *, upper: bool = False
+) -> tuple[OnePool, MixedEstimate] | None:
+    """Of what the search of a pool by itself found, what ``astra plan`` puts first; None if nothing fits.
+
+    ``upper``: by the upper end of the step's interval.
+    """
+    job, candidates, timed = met
+    strategies = best_splits(job, candidates, user_rules, timed)
+    results = detail.estimate(job, strategies, user_rules=user_rules, timed=timed)
+    fitting = [pair for pair in zip(strategies, results, strict=True) if pair[1].fits and pair[1].legal]
+    if not fitting:
+        return None
+    strategy, result = min(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)
+    plan, said = OnePool(pool=fleet.names[place], strategy=strategy), job.saying(strategy)
+    return plan, _reported(fleet, said, plan, result, _pipeline_s(said, strategy, timed if said is job else ()))
+
+
+def estimate_alone(fleet: Fleet, plan: OnePool, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
+    """The record of a plain strategy on one pool."""
+    job = part_of(fleet.jobs[fleet.place(plan.pool)], plan.strategy.gpus).saying(plan.strategy)
+    result = detail.estimate(job, [plan.strategy], user_rules=user_rules)[0]
+    return _reported(fleet, job, plan, result, _pipeline_s(job, plan.strategy))
+
+
+def _reported(fleet: Fleet, job: Job, plan: OnePool, result: Estimate, pipeline_s: float) -> MixedEstimate:
+    """An estimate of one pool with what an answer over several pools adds."""
+    strategy, used = plan.strategy, {plan.pool: plan.strategy.gpus}
+    stages = [_stage(job, plan, stage, result.microbatches) for stage in result.stages]
+    times = [stage.microbatch_s + (0.0 if "p2p" in strategy.overlap else stage.transfer_s) for stage in stages]
+    group = GroupEstimate(
+        index=0,
+        text=str(strategy),
+        dp=strategy.dp,
+        mbs=strategy.mbs,
+        microbatches=result.microbatches,
+        samples=job.workload.global_batch,
+        gpus=used,
+        pipeline_s=pipeline_s,
+        closed_form_s=(sum(times) - max(times)) / strategy.vp + result.microbatches * max(times),
+        waits_s=0.0,
+    )
+    runs_on, needs = runtimes_for(
+        _as_group(job, plan), Fitted(job.model, job.workload, zero=strategy.zero, offload=strategy.offload != "none")
+    )
+    fields = {name: getattr(result, name) for name in Estimate.__struct_fields__}
+    fields |= {"strategy": str(plan), "stages": stages}
+    idle = {
+        name: pool.gpus - used.get(name, 0)
+        for name, pool in zip(fleet.names, fleet.cluster.pools, strict=True)
+        if pool.gpus > used.get(name, 0)
+    }
+    return MixedEstimate(
+        **fields, groups=[group], used=used, idle=idle, precision={plan.pool: job.workload.precision}, runs_on=runs_on,
+        needs=needs,
+    )  # fmt: skip
+
+
+def _stage(job: Job, plan: OnePool, stage: StageEstimate, microbatches: int) -> MixedStage:
+    inside = sum(seconds for kind, seconds in stage.exposed_s.items() if kind not in ("dp", "pp"))
+    traffic = stage.communication_s["pp"] if plan.strategy.pp > 1 else 0.0
+    fields = {name: getattr(stage, name) for name in StageEstimate.__struct_fields__}
+    return MixedStage(
+        **fields,
+        group=0,
+        pool=plan.pool,
+        tp=plan.strategy.tp,
+        recompute=plan.strategy.recompute,
+        microbatch_s=(stage.compute_s + inside) / microbatches,
+        transfer_s=traffic / microbatches,
+        memory_limit_gib=job.limit_bytes / GIB,
+    )
+
+
+def _pipeline_s(job: Job, strategy: Strategy, timed: Sequence[Gathered] = ()) -> float:
+    """The pipeline in a step, as it is told in full."""
+    row = detail.as_row(job, strategy)
+    gathered = parts_of(job, row.meshes.columns, timed)
+    costs = stage_costs(job, row.meshes, gathered, every_rank=True)
+    _, _, between = states(job, row.meshes, costs, row.shardings)
+    return detail.simulated(job, row, gathered, between.per_microbatch_s[0, 0])[0]
+
+
+def _as_group(job: Job, plan: OnePool) -> MixedStrategy:
+    """The same pipelines in brackets, for what runtimes ask of a shape; ZeRO stands beside it."""
+    strategy = plan.strategy
+    segment = Segment(
+        pool=plan.pool, tp=strategy.tp, pp=strategy.pp, ep=strategy.ep, layers=detail.layers_of(job, strategy),
+        recompute=strategy.recompute,
+    )  # fmt: skip
+    batch = job.workload.global_batch
+    group = Group(
+        dp=strategy.dp, mbs=strategy.mbs, cp=strategy.cp, vp=strategy.vp, segments=(segment,),
+        microbatches=max(batch // (strategy.dp * strategy.mbs), 1),
+    )  # fmt: skip
+    return MixedStrategy(groups=(group,), zero=min(strategy.zero, 1))

@@ -6,10 +6,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from astra.errors import InputError
-from astra.search.fleet.detail import costed_group, estimate, part_of, pipeline_of
-from astra.search.fleet.lone import read_alone
+from astra.search.fleet.detail import costed_group, estimate, pipeline_of
 from astra.search.fleet.plan import fleet_in
-from astra.search.fleet.pools import Fleet, check_strategy
+from astra.search.fleet.pools import Fleet, check_strategy, part_of
+from astra.search.fleet.spread import read_alone
 from astra.search.timeline import SimulatedPipeline, StepTimeline, on_one_pool, told
 from astra.search.world import World
 from astra.spec.mixed import MixedStrategy, parse_mixed

@@ -6,16 +6,53 @@ a remark whose part of it was spent tells the best plan met, and the answer says
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.layers.kinds import layer_kinds
 from astra.partition.problem import Effort
 from astra.search.fleet.frames import Counts
+from astra.search.fleet.pools import Fleet
+from astra.search.fleet.records import Marginal
 from astra.search.fleet.search import MANY_POOLS, MOST_EFFORT, Costed, Planner
 
 MOST_GRIDS: Final = 60_000  # of strategies that are searched for one of them
+
+
+class Answer(NamedTuple):
+    """What is remarked on."""
+
+    fastest: Costed
+    best: Costed  # what is shown first
+    candidates: Sequence[Costed]
+    alone: Mapping[int, Costed | None]  # by pool
+    left_out: Mapping[str, str]  # pools that cannot take part, and why
+
+
+class Told(NamedTuple):
+    """The remarks on an answer."""
+
+    idle: list[str]  # on GPUs without work
+    notes: list[str]  # on remarks that were cut short, and on pools that are not always there
+    without: dict[int, Costed | None]  # the best plans without each of some pools
+    marginal: list[Marginal]
+
+
+def told(planner: Planner, answer: Answer, *, asked: bool) -> Told:
+    """All remarks on an answer; those that plan the fleet again where they are asked for."""
+    worth, names = Worth(planner, answer.fastest), planner.fleet.names
+    without = worth.without(_missed(planner, answer.best, asked=asked))
+    more = worth.one_more(range(len(names)) if asked and not planner.exact else [])
+    idle = _idle(planner, answer.best, answer.candidates, answer.left_out, worth if asked else None)
+    return Told(
+        idle,
+        [*_cut_short("without", without, names), *_cut_short("with one more node of", more, names),
+         *absences(planner.fleet, answer.best, answer.alone, without.by_pool)],
+        without.by_pool,
+        _marginal(planner, answer.fastest, more),
+    )  # fmt: skip
 
 
 class Remarks(NamedTuple):
@@ -98,3 +135,104 @@ class Worth:
 
 def _step_s(costed: Costed) -> float:
     return costed.estimate.step_s
+
+
+def absences(
+    fleet: Fleet, best: Costed, alone: Mapping[int, Costed | None], without: Mapping[int, Costed | None]
+) -> list[str]:
+    """A sentence on each pool that a plan uses and that is there only a part of the time."""
+    told = []
+    for place, (name, pool) in enumerate(zip(fleet.names, fleet.cluster.pools, strict=True)):
+        if pool.available == 1 or name not in best.estimate.used:
+            continue
+        other = without.get(place) or _other(place, alone)
+        rate = best.estimate.tokens_per_s
+        rest = other.estimate.tokens_per_s if other is not None else 0.0
+        mean = pool.available * rate + (1 - pool.available) * rest
+        meanwhile = f"the others do {rest:,.0f} tokens/s" if rest else "the others can do nothing"
+        told.append(
+            f"{name} is there {pool.available:.0%} of the time: without it {meanwhile}, so that {mean:,.0f} tokens/s "
+            "are to be expected, restarts not counted"
+        )
+    return told
+
+
+def _other(place: int, alone: Mapping[int, Costed | None]) -> Costed | None:
+    """Of two pools, the one that is left."""
+    others = [each for there, each in alone.items() if there != place]
+    return others[0] if len(others) == 1 else None
+
+
+def _missed(planner: Planner, best: Costed, *, asked: bool) -> list[int]:
+    """Pools whose absence is planned: all that a plan uses where that is asked, else those that are not always there.
+
+    Of two pools, what is left without one is the other alone.
+    """
+    pools = list(zip(planner.fleet.names, planner.fleet.cluster.pools, strict=True))
+    if planner.exact or len(pools) < 3:
+        return []
+    return [
+        place
+        for place, (name, pool) in enumerate(pools)
+        if name in best.estimate.used and (asked or pool.available < 1)
+    ]
+
+
+def _marginal(planner: Planner, best: Costed, more: Remarks) -> list[Marginal]:
+    return [
+        Marginal(
+            pool=planner.fleet.names[place],
+            gpus=planner.fleet.cluster.pools[place].node.gpus,
+            step_s=each.estimate.step_s,
+            gain=best.estimate.step_s / each.estimate.step_s - 1,
+            strategy=str(each.strategy),
+        )
+        for place, each in more.by_pool.items()
+        if each is not None and (place not in more.cut or each.estimate.step_s < best.estimate.step_s)
+    ]
+
+
+def _idle(
+    planner: Planner, best: Costed, candidates: Sequence[Costed], left_out: Mapping[str, str], worth: Worth | None
+) -> list[str]:
+    """Sentences on GPUs without work, with what using them would change where that is known or asked."""
+    notes = [f"{name} is left idle: it {reason}." for name, reason in left_out.items()]
+    depth, names = len(layer_kinds(planner.fleet.job.model)), planner.fleet.names
+    used = [best.estimate.used.get(name, 0) for name in names]
+    known = {
+        place: min(some, key=lambda each: each.estimate.step_s)
+        for place, name in enumerate(names)
+        if (some := [each for each in candidates if name in each.estimate.used and len(each.estimate.used) > 1])
+    }
+    why = [planner.frame_space.why_not(place) for place in range(len(names))]
+    asked = [place for place in range(len(names)) if not (used[place] or place in known or why[place])]
+    using = Remarks({}, []) if worth is None else worth.using(asked)
+    for place, (name, pool) in enumerate(zip(names, planner.fleet.cluster.pools, strict=True)):
+        if used[place] == pool.gpus:
+            continue
+        if used[place]:
+            idle = pool.gpus - used[place]
+            notes.append(f"{idle} of the {pool.gpus} GPUs of {name} are idle: no plan with them is faster.")
+            continue
+        other = known.get(place) or using.by_pool.get(place)
+        if why[place]:
+            notes.append(f"{name} is left idle: {why[place]}")
+        elif other is None and worth is None:
+            notes.append(f"{name} is left idle: no plan with it was found that is faster.")
+        elif other is None and place in using.cut:
+            notes.append(f"{name} is left idle: no plan that uses it was found in the work allowed for this remark.")
+        elif other is None:
+            reason = f"the model has {depth} layers" if len(names) > depth else "no plan that uses it fits"
+            notes.append(f"{name} is left idle: {reason}.")
+        else:
+            slower = other.estimate.step_s / best.estimate.step_s - 1
+            notes.append(f"{name} is left idle: the best plan found that uses it is {slower:.1%} slower.")
+    return notes
+
+
+def _cut_short(what: str, remarks: Remarks, names: Sequence[str]) -> list[str]:
+    """Remarks that are the best plan met and not the best there is."""
+    if not remarks.cut:
+        return []
+    pools = ", ".join(names[place] for place in remarks.cut)
+    return [f"{what} {pools}: not all was looked at in the work allowed for this remark, plan it to know"]
