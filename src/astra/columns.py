@@ -88,7 +88,9 @@ def distinct(*columns: Column) -> tuple[Column, Column]:
 
 
 def _ranked(column: Column) -> tuple[Column, int]:
-    """The place of each value among the sorted distinct ones, and how many those are."""
+    """The place of each value among the sorted distinct ones, and how many those are, at most."""
+    if column.dtype == np.bool_:
+        return column.astype(np.int64), 2
     whole = column.dtype.kind in "bui" and len(column) > 0
     if whole and column.min() >= 0 and column.max() < _DENSE:
         known = np.zeros(int(column.max()) + 1, bool)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
 import pytest
 
+import astra
 from astra.api import make_job
 from astra.columns import from_strategy
 from astra.errors import InputError
@@ -14,8 +16,10 @@ from astra.evidence.bars import Doubt
 from astra.partition.problem import Effort
 from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.search.counts import (
+    BestByCount,
     CountSearch,
     CountSpace,
+    CountTable,
     compute_bound_s,
     flops_bound_s,
     least_by_count,
@@ -154,3 +158,20 @@ def test_cores_are_shared_between_gpus_only_where_they_are_the_same() -> None:
     rack = make_job("llama-3.2-1b", **{**USUAL, "gpus": "64xGB200", "batch": 96, "seq": 4096})
     assert space.of(rack, counts) is None
     assert space.of(other, counts[:-1]) is None
+
+
+def test_a_table_lives_as_long_as_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[tuple[int, int]] = []
+    go_on = CountSearch.go_on
+
+    def watched(self: CountSearch, *, found: bool = False) -> BestByCount:
+        known = gc.get_objects()
+        tables = sum(type(one) is CountTable and bool(one.gathered.parts) for one in known)
+        alive.append((tables, sum(type(one) is CountSearch for one in known)))
+        return go_on(self, found=found)
+
+    monkeypatch.setattr(CountSearch, "go_on", watched)
+    gc.collect()
+    astra.rent("gpt-2-xl", tokens="1B", batch=64, seq=1024, max_gpus=32, gpus=["H100", "A100-80", "L40S"])
+    assert len(alive) > 3
+    assert all(tables <= searches for tables, searches in alive)

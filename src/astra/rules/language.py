@@ -37,7 +37,8 @@ _WORD: Final = re.compile(
 _TRUTHS: Final = {"true": "True", "false": "False", "True": "True", "False": "False"}
 _CLOSING: Final = {"(": ")", "[": "]"}
 _MISTAKES: Final = {"=": "==", "!": "not", "&": "and", "|": "or"}
-_SIGNS: Final = ("==", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "//", "%")
+_ARITHMETIC: Final = ("+", "-", "*", "/", "//", "%")
+_SIGNS: Final = ("==", "!=", "<", "<=", ">", ">=", *_ARITHMETIC)
 _INFIX: Final = (*_SIGNS, "and", "or")
 _OPERATORS: Final = frozenset((*_INFIX, "in", "not"))
 _SIDE: Final = {"value": "operator", "(": "value", "-": "side"}
@@ -109,10 +110,13 @@ class Condition:
         self.text = f"not ({self.said})" if opposite else self.said  # true where the strategy is refused
         root = _RuleReader(source, words).condition()
         self.needs: tuple[str, ...] = tuple(dict.fromkeys(root.names))
+        self._computes = any(word.text in _ARITHMETIC for word in words if word.kind == "sign")
         self._run = parts.looked_up(parts.opposite(root.position, root) if opposite else root)
 
     def __call__(self, names: Names) -> Any:
         """A bool column, or one bool where no column is involved."""
+        if not self._computes:
+            return self._run(names, None)
         try:
             with np.errstate(all="ignore"):
                 return self._run(names, None)

@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from astra.columns import unique
 from astra.errors import UnknownName
 from astra.provenance import Bools, Ints
 from astra.schedule import gpipe, interleaved, one_f_one_b, zbv, zero_bubble
@@ -69,7 +68,7 @@ def legal(codes: Numbers, *, p: Numbers, v: Numbers, m: Numbers) -> Bools:
 def _by_code(codes: Numbers, formula: Callable[[Schedule, Any], npt.NDArray[Any]], columns: Any) -> npt.NDArray[Any]:
     """Apply each schedule's formula to its rows. ``columns`` are equally long arrays."""
     codes = np.asarray(codes, dtype=np.int64)
-    present = unique(codes)
+    present = np.flatnonzero(np.bincount(codes.ravel()))  # there are few: no need to sort the rows
     if len(present) == 1:
         result = formula(SCHEDULES[NAMES[int(present[0])]], columns)
         return np.broadcast_to(result, np.broadcast_shapes(codes.shape, result.shape))

@@ -175,9 +175,7 @@ class Leaders:
 
     def limit_s(self, groups: Ints) -> Floats:
         """The step time a strategy of each group must beat."""
-        known, place = np.unique(groups, return_inverse=True)
-        reached_s = np.array([self.best.get(group, (np.inf,))[0] for group in known.tolist()])
-        return np.asarray(np.minimum(reached_s, self.worst_s())[place])
+        return np.minimum(self.contest.reached_s(groups), self.worst_s())
 
     def race(self, rows: Ints, bound_s: Floats, gathered: Gathered, progress: Progress | None) -> None:
         """Cost grids by their bounds until none is left that could enter the leaders."""

@@ -114,7 +114,7 @@ class FrontSearch:
         self._job_of, self._options, self._restrictions = job_of, options, restrictions or Restrictions()
         self._effort = effort or Effort()
         self._spaces: list[CountSpace] = []
-        self._tables: dict[str, list[tuple[Job, CountTable]]] = {}  # by GPU
+        self._tables: dict[str, list[CountTable]] = {}  # by GPU: bounds that hold in any node, without the parts
         self._floors: dict[bytes, Floats] = {}
         self._least_s: dict[int, Floats] = {}  # by offer
         self._best: dict[tuple[int, int], FoundOffer] = {}  # by offer and count
@@ -155,10 +155,8 @@ class FrontSearch:
             if counts is not None and self._effort.over and self._best:
                 stream.put_back(counts)
                 break
-            if counts is not None and (table := self._table(offer_search, stream, counts)) is not None:
-                self.considered += table.space.considered
-                limits = self.limits(offer_search, table)
-                search_counts = CountSearch(job, table, limits, self._effort, upper=self._upper)
+            if counts is not None:
+                search_counts = self._search(offer_search, stream, counts)
             if search_counts is None:
                 return
             before = search_counts.evaluated
@@ -171,6 +169,15 @@ class FrontSearch:
                 search_counts = None
             yield
         offer_search.open_s = np.minimum(offer_search.open_s, stream.open_s())
+
+    def _search(self, offer_search: OfferSearch, stream: CountStream, counts: Ints) -> CountSearch | None:
+        """The search of some counts; nobody else keeps its table, which is large."""
+        table = self._table(offer_search, stream, counts)
+        if table is None:
+            return None
+        self.considered += table.space.considered
+        limits = self.limits(offer_search, table)
+        return CountSearch(offer_search.job, table, limits, self._effort, upper=self._upper)
 
     def _table(self, offer_search: OfferSearch, stream: CountStream, counts: Ints) -> CountTable | None:
         """The grids of some counts with their parts; None where no count may matter."""
@@ -185,19 +192,20 @@ class FrontSearch:
             self.passed += 1
             return None
         table = tabulate(job, self._space(job, counts), self._effort)
-        self._tables.setdefault(job.pool.device.name, []).append((job, table))
+        bounds = table._replace(bound_s=compute_bound_s(job, table), gathered=table.gathered._replace(parts={}))
+        self._tables.setdefault(job.pool.device.name, []).append(bounds)
         return table
 
     def _elsewhere_s(self, job: Job, counts: Ints) -> Floats:
         """By count, a lower bound from tables of the same GPU in other nodes; zero where none has the count."""
         least_s = np.zeros(len(counts))
-        for known in self._tables.get(job.pool.device.name, ()):
-            table, shared = known[1], np.isin(counts, known[1].space.counts)
+        for table in self._tables.get(job.pool.device.name, ()):
+            shared = np.isin(counts, table.space.counts)
             same = table.space.of(job, table.space.counts) is not None  # its grids are this job's
             if same and (shared & (least_s == 0)).any():
                 doubts = Doubts(job, table.space.counts, upper=self._upper)
                 doubt = doubts.least(table.space, table.grids, table.place)
-                by_count = least_by_count(table, compute_bound_s(*known) * doubt)
+                by_count = least_by_count(table, table.bound_s * doubt)
                 least_s[shared] = by_count[np.searchsorted(table.space.counts, counts[shared])]
         return least_s
 

@@ -146,6 +146,13 @@ class Contest:
         self.simulated = 0
         self._waiting: list[tuple[Gathered, Entries]] = []
 
+    def reached_s(self, groups: Ints) -> Floats:
+        """The best step so far of each group; there are few, so that rows are looked up and not sorted."""
+        known = np.array(sorted(self.best), np.int64)
+        steps_s = np.array([*(self.best[group][0] for group in known.tolist()), np.inf])
+        place = np.searchsorted(known, groups)
+        return np.asarray(steps_s[np.where(np.append(known, -1)[place] == groups, place, len(known))])
+
     def enter(self, entries: Entries, parts: Gathered) -> None:
         """Add strategies; those that promise the most are simulated at once, so that limits fall early."""
         one = entries.meshes.columns["pp"] == 1  # the bound is the step
@@ -155,8 +162,7 @@ class Contest:
         if not len(entries.bound_s):
             return
         first = _first_of_each(entries, np.arange(len(entries.bound_s)))
-        reached_s = np.array([self.best.get(group, (np.inf,))[0] for group in entries.group[first].tolist()])
-        first = first[entries.bound_s[first] < (1 - WORTH) * reached_s]
+        first = first[entries.bound_s[first] < (1 - WORTH) * self.reached_s(entries.group[first])]
         first = first[np.argsort(entries.gpu_seconds[first], kind="stable")][: self._at_once]
         rest = np.ones(len(entries.bound_s), bool)
         for row in first[:, None]:
