@@ -137,6 +137,41 @@ def test_sharded_groups_are_read_back_from_the_trainer() -> None:
         assert (one.plain.zero, one.plain.reshard) == (3, "never")
 
 
+TOGETHER = (
+    "shares=3,1 [m4: H100-SXM5-80GB tp1 pp1 dp8 mbs3 zero3 recompute=none overlap=grad,param graphs=none params=bf16"
+    " grads=fp32 reshard=always layers=32] [m4: A100-SXM4-80GB tp1 pp1 dp8 mbs1 zero3 recompute=full method=uniform"
+    " recompute_layers=1 overlap=grad,param graphs=none params=bf16 grads=fp32 reshard=always layers=32]"
+)
+
+
+def test_a_shared_state_is_for_the_trainer_and_read_back_from_it(record: dict[str, Any]) -> None:
+    launch, _ = from_record(with_strategy(record, TOGETHER))
+    assert refusals(TRAINER, launch) == []
+    for exporter in (MEGATRON, FLAGSCALE):
+        assert any("share one state" in sentence for sentence in refusals(exporter, launch))
+    text = TRAINER.files(launch)["train.py"]
+    found = import_text(text, name="train.py")
+    assert str(found.words) == TOGETHER
+    for odd in ("(3,)", "(3, -1)", "('3', 1)", "3"):
+        with pytest.raises(InputError):
+            import_text(text.replace("SHARES = (3, 1)", f"SHARES = {odd}"), name="train.py")
+    wide = TOGETHER.replace("tp1 pp1 dp8", "tp2 pp1 dp4").replace("m4", "m8")
+    launch, _ = from_record(with_strategy(record, wide))
+    assert "groups that share one state have one GPU for each replica" in refusals(TRAINER, launch)
+
+
+def test_like_groups_that_share_a_state_are_groups(record: dict[str, Any]) -> None:
+    """They are no plain data parallelism: their parts of the state differ."""
+    like = (
+        TOGETHER.replace("mbs3", "mbs1")
+        .replace("m4", "m8")
+        .replace("recompute=full method=uniform recompute_layers=1", "recompute=none")
+    )
+    launch, _ = from_record(with_strategy(record, like))
+    assert [one.strategy.dp for one in launch.groups] == [8, 8]
+    assert launch.shares == (3, 1)
+
+
 def test_like_groups_are_plain_data_parallelism(record: dict[str, Any], tmp_path: Any) -> None:
     """Stage by stage: the replicas of one pool, then those of the other."""
     each = "[dp2 mbs1 m32: {} tp2 pp2 layers=16*2 recompute=none]"

@@ -60,6 +60,14 @@ GROUPS = [
     {"mbs4 zero0 overlap=grad": 8, "mbs1 zero0 overlap=grad": 3, "dp1 mbs5 zero0 overlap=grad": 5},
 ]  # fmt: skip
 
+SHARDED = "zero3 reshard=always overlap=grad,param"
+# Groups whose replicas share one state, with their parts of it: some hold little or nothing, some compute again.
+SHARED = [
+    ({f"dp2 mbs1 {SHARDED}": 4, f"dp1 mbs6 {SHARDED}": 12}, (1, 3)),
+    ({f"mbs1 recompute=full {SHARDED}": 4, f"mbs3 {SHARDED}": 12}, (0, 1)),
+    ({f"mbs1 {SHARDED}": 2, f"mbs3 recompute=full {SHARDED}": 6, f"dp2 mbs2 {SHARDED}": 8}, (1, 17, 3)),
+]  # fmt: skip
+
 
 class Step(NamedTuple):
     """What the trainer prints of a step."""
@@ -124,17 +132,43 @@ def test_every_plan_trains_as_one_process_does(alone: list[Step], strategy: str,
     same(train(tmp_path, launch_of(strategy)), alone)
 
 
-def grouped(groups: dict[str, int], model: ModelSpec = LLAMA) -> Launch:
+def grouped(groups: dict[str, int], model: ModelSpec = LLAMA, shares: tuple[int, ...] = ()) -> Launch:
     """A plan of unlike groups, as it is read from a plan file."""
     launches = [launch_of(text, model, batch=samples) for text, samples in groups.items()]
     whole = replace(launches[0].workload, global_batch=sum(groups.values()))
     meshes = tuple(mesh for launch in launches for mesh in launch.meshes)
-    return launches[0]._replace(workload=whole, meshes=meshes, groups=tuple(launches))
+    return launches[0]._replace(workload=whole, meshes=meshes, groups=tuple(launches), shares=shares)
 
 
 @pytest.mark.parametrize("groups", GROUPS, ids=str)
 def test_unlike_groups_train_as_one_process_does(alone: list[Step], groups: dict[str, int], tmp_path: Path) -> None:
     same(train(tmp_path, grouped(groups)), alone)
+
+
+@pytest.mark.parametrize(("groups", "shares"), SHARED, ids=str)
+def test_unequal_shares_of_one_state_train_as_one_process_does(
+    alone: list[Step], groups: dict[str, int], shares: tuple[int, ...], tmp_path: Path
+) -> None:
+    same(train(tmp_path, grouped(groups, shares=shares)), alone)
+
+
+def test_unequal_shares_of_a_tied_model_and_their_checkpoint(tmp_path: Path) -> None:
+    """Written by unequal parts, read by others and by tensor-parallel ranks; matrices alone decay."""
+    one, saved = train(tmp_path / "one", launch_of(ALONE, GPT)), tmp_path / "checkpoints"
+    first = grouped({f"dp2 mbs1 {SHARDED}": 4, f"dp1 mbs6 {SHARDED}": 12}, GPT, (1, 3))
+    every = train(tmp_path / "first", first, "--steps", "3", "--save", str(saved), "--save-every", "2")
+    same(every, one)
+    others = [
+        grouped({f"mbs1 {SHARDED}": 4, f"mbs3 {SHARDED}": 12}, GPT, (0, 1)),
+        launch_of("tp2 mbs4 sp zero0 overlap=grad", GPT),
+    ]
+    for number, then in enumerate(others):
+        same(train(tmp_path / str(number), then, "--steps", "3", "--load", str(saved / "step-2")), one[2:])
+
+
+def test_unequal_shares_compiled_have_the_same_gradients(alone: list[Step], tmp_path: Path) -> None:
+    launch = grouped({f"mbs1 recompute=full {SHARDED}": 4, f"mbs3 {SHARDED}": 12}, shares=(1, 2))
+    same(train(tmp_path, launch, "--steps", "3", "--compile", "aot_eager"), alone)
 
 
 def test_unlike_groups_of_a_tied_model(tmp_path: Path) -> None:

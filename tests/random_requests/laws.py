@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 import astra
+from astra.catalog.hardware import device
 from astra.cli import main
 from astra.errors import AstraError, NoFeasiblePlan
 from astra.export.reading import from_record
@@ -169,9 +170,13 @@ _OF_FLEETS: Final = ("counts", "node_lost", "by_runtime", "worth", "launchable",
 
 def _no_pool_alone_is_better(record: Record) -> None:
     """What the planner for one pool says of each pool of a fleet is in no case surer to be quick."""
+    if record["asked"]["counts"] == "exact":
+        return  # what is worthless must be used too
     asked = {name: value for name, value in record["asked"].items() if name not in _OF_FLEETS}
     upper_s = record["conceivable"]["estimate"]["step_s_range"]["high"]
     for pool in asked["gpus"]:
+        if asked["precision"] not in device(pool.partition("x")[2].partition("@")[0]).flops_per_s:
+            continue  # it is left idle
         try:
             own = astra.plan(**(asked | {"gpus": [pool]}))
         except NoFeasiblePlan:

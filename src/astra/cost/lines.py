@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from astra.cost.shares import crossing_bytes
 from astra.cost.state import gradient_bytes
 from astra.cost.trained import trained_parameters
 from astra.network.curves import load
@@ -64,6 +65,8 @@ def _sent(names: Sequence[str], job: Job, strategy: MixedStrategy) -> Iterator[t
     rings, count = [_first_pool(names, group) for group in strategy.groups], len(strategy.groups)
     if count > 1:
         whole = gradient_bytes(job) * trained_parameters(job) * 2 * (count - 1) / count
+        if strategy.shares:
+            whole = crossing_bytes(job, strategy.groups[0].microbatches, strategy.padding)
         for here, there in zip(rings, [*rings[1:], rings[0]], strict=True):
             if here != there:
                 yield here, there, 0.0, whole / strategy.local

@@ -68,6 +68,7 @@ class Launch(NamedTuple):
     figures: PlanFigures = PlanFigures()
     warnings: tuple[str, ...] = ()  # about the plan
     groups: tuple[Launch, ...] = ()  # of unlike replicas, each with its share of the batch; the first is this one
+    shares: tuple[int, ...] = ()  # of the groups in one state; empty: each has its own
     beside: bool = False  # pools hold replicas of the same stages, not stages of the same replicas
 
     @property
@@ -185,6 +186,10 @@ def limits_broken(exporter: Exporter, launch: Launch) -> list[Reason]:
     return [Reason(limit.field, limit.sentence) for limit in limits if limit.breaks(launch)]
 
 
+_UNLIKE: Final = "its groups of pipelines take unequal shares of the batch"
+_TOGETHER: Final = "its groups of replicas share one state, of which they hold parts of their own size"
+
+
 def reasons(exporter: Exporter, launch: Launch) -> list[Reason]:
     """Everything that keeps a target from expressing a plan."""
     runtime = runtime_of(exporter, launch)
@@ -194,7 +199,7 @@ def reasons(exporter: Exporter, launch: Launch) -> list[Reason]:
         for reason in may(runtime, part.strategy, part.model, part.workload, part.pool, layers=part.layers)
     ]
     if launch.groups and not getattr(exporter, "takes_groups", False):
-        able.append(Reason("groups", "its groups of pipelines take unequal shares of the batch"))
+        able.append(Reason("groups", _TOGETHER if launch.shares else _UNLIKE))
     return list(dict.fromkeys((*able, *limits_broken(exporter, launch))))
 
 

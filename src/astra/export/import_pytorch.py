@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 from typing import Any
 
 from astra.errors import InputError
@@ -77,9 +78,10 @@ def _mixed(found: dict[str, Any], strategy: Strategy, name: str) -> MixedStrateg
     try:
         told = [(each, decode(Strategy, _strategy(found | each, name), where=where)) for each in found["GROUPS"]]
         groups = tuple(_group(each, one, each["LAYERS"], tuple(each["POOLS"])) for each, one in told)
+        shares = tuple(operator.index(share) for share in found["SHARES"])
     except (TypeError, KeyError, ValueError):
         raise InputError(where, None, want="groups as astra export --to pytorch writes them") from None
-    return MixedStrategy(groups=groups, zero=min(strategy.zero, 1), overlap=("grad", "param"))
+    return MixedStrategy(groups=groups, zero=min(strategy.zero, 1), overlap=("grad", "param"), shares=shares)
 
 
 def _group(told: dict[str, Any], one: Strategy, layers: tuple[int, ...], pools: tuple[tuple[str, int], ...]) -> Group:

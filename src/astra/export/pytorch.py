@@ -35,6 +35,8 @@ class PyTorch:
         Limit("tp", "a group of replicas has one tp and recompute setting for every stage", _uneven_groups),
         Limit("zero", "all groups of replicas share their state alike",
               lambda it: len({(one.strategy.zero, one.strategy.shard, one.strategy.reshard) for one in it.groups}) > 1),
+        Limit("tp", "groups that share one state have one GPU for each replica",
+              lambda it: bool(it.shares) and any(one.strategy.tp > 1 for one in it.groups)),
         WHOLE_NODES,
     )  # fmt: skip
 
@@ -121,6 +123,7 @@ def constants(launch: Launch) -> dict[str, Any]:
             | {"POOLS": tuple((pool_word(mesh.pool.name or mesh.pool.device.name), mesh.pp) for mesh in part.meshes)}
             for part in launch.groups
         ),
+        "SHARES": launch.shares,
         "STEPS": max(1, round(tokens / workload.tokens_per_step)) if tokens is not None else 1000,
         "SAVE_EVERY": launch.save_interval,
         **_shape(launch.model),

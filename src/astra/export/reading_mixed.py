@@ -28,10 +28,10 @@ def mixed_launch(text: str, pools: Mapping[str, Pool], model: ModelSpec, workloa
     launches = [_group_launch(mixed, group, pools, model, workload, place) for group in mixed.groups]
     if len(launches) == 1:
         return launches[0]
-    if len(mixed.shapes) == 1:
+    if len(mixed.shapes) == 1 and not mixed.shares:
         return _side_by_side(launches, workload)
     meshes = tuple(mesh for launch in launches for mesh in launch.meshes)
-    return launches[0]._replace(workload=workload, meshes=meshes, groups=tuple(launches))
+    return launches[0]._replace(workload=workload, meshes=meshes, groups=tuple(launches), shares=mixed.shares)
 
 
 def _group_launch(

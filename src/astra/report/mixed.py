@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from astra.answer import Plan
+from astra.answer import Estimate, Plan
 from astra.report import drawing, explain, money, sections, stages
 from astra.report.sites import line_sentences, lost_sentences
 from astra.report.text import shortened
 from astra.search.fleet.records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
+from astra.search.fleet.summary import STARTED_BY
 from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part, Text
 
 BAR: Final = 14
 LEAST_BAR: Final = 5
@@ -127,10 +128,11 @@ def _page(
     facts = (
         f"batch {work['global_batch']:,} x {work['seq']:,} tokens = {show_count(work['global_batch'] * work['seq'])}"
     )
-    parts: list[RenderableType] = [
+    parts: list[Part] = [
         drawing.text((f"{request['model']} on {request['gpu']}", "bold"), f" ({request['counts']})"),
         drawing.prose((f"{facts} per step, {work['precision']}, {request['runtime']}", "dim")),
         *drawing.remark(request.get("runtime_because")),
+        *drawing.remark(to_start(planset)),
         drawing.blank(),
         _ranking(planset.plans[:plans]),
     ]
@@ -153,7 +155,7 @@ def _page(
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
-def _in_full(estimate: MixedEstimate, width: int) -> list[RenderableType]:
+def _in_full(estimate: MixedEstimate, width: int) -> list[Part]:
     """Time by term and by stage, memory by kind and stage, and how sure it is; terms are those of the slowest group."""
     unit = stages.time_unit(estimate)[0]
     note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"
@@ -176,7 +178,7 @@ MORE: Final = (
 )
 
 
-def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[RenderableType]:
+def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[Part]:
     """The best plan in a few sentences, what each pool is worth, and what more can be seen."""
     sentences = [explain.certainty(best), " ".join(comparison(planset)), "; ".join(marginal_sentences(planset))]
     sentences += [*line_sentences(planset), *lost_sentences(planset)]
@@ -185,14 +187,42 @@ def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[RenderableType
     return [drawing.blank(), *drawing.bullets(sentences), *shortened(planset.notes, MORE)]
 
 
+def to_start(planset: MixedPlanSet) -> str | None:
+    """What to start instead of a first plan that no target of astra export starts, and how; None if one does."""
+    best, own = planset.best.estimate, planset.request["runtime"]
+    able = [(plan, target) for plan in planset.plans if (target := _target(plan.estimate, own)) is not None]
+    if not able or able[0][0] is planset.best:
+        return None
+    plan, target = able[0]
+    slower = plan.estimate.step_s / best.step_s - 1
+    return (
+        f"#1 is what these GPUs could do: no target of astra export starts it. To start today: #{plan.rank}, "
+        f"{explain.show_step(plan.estimate.step_s)}, {slower:.1%} slower (astra export PLAN.json --to {target} "
+        f"--rank {plan.rank})."
+    )
+
+
+def _target(estimate: Estimate, runtime: str) -> str | None:
+    """The target that starts a plan, the runtime's own if it does."""
+    runs_on = estimate.runs_on if isinstance(estimate, MixedEstimate) else []
+    able = [target for target, executor in STARTED_BY.items() if executor in runs_on]
+    return runtime if runtime in able else next(iter(able), None)
+
+
 def _who_in_short(planset: MixedPlanSet, best: MixedEstimate) -> str:
-    """Who runs the best plan, or which plan Megatron-LM can run instead."""
+    """Who runs the best plan, or which plan can be launched instead."""
     able, can = runs_sentence(best).partition(". ")[0].rstrip("."), planset.launchable
     if can is None or can.strategy == best.strategy:
         return f"{able}."
     ranks = [f"#{plan.rank}" for plan in planset.plans if plan.strategy == can.strategy]
     slower = can.estimate.step_s / best.step_s - 1
-    return f"{able}; Megatron-LM can run {(ranks or [can.strategy])[0]}, {slower:.1%} slower."
+    return f"{able}; {_started_by(can)} can run {(ranks or [can.strategy])[0]}, {slower:.1%} slower."
+
+
+def _started_by(can: Plan) -> str:
+    """Who runs a plan that can be launched, as astra export writes it."""
+    runs_on = can.estimate.runs_on if isinstance(can.estimate, MixedEstimate) else []
+    return next((name for name in STARTED_BY.values() if name in runs_on), "Megatron-LM")
 
 
 def search_words(planset: MixedPlanSet) -> str:
@@ -215,7 +245,7 @@ def render_estimate(
     if not estimate.fits:
         over = [stage for stage in estimate.stages if not stage.fits]
         verdict.append(f"{len(over)} of {len(estimate.stages)} stages need more memory than there is")
-    parts: list[RenderableType] = [
+    parts: list[Part] = [
         drawing.text((f"{estimate.model} on {estimate.gpus}", "bold"), f", {estimate.runtime}"),
         drawing.text(("strategy  ", "dim"), estimate.strategy),
         *drawing.bullets(verdict, mark="!", style="red"),
@@ -235,9 +265,9 @@ def render_estimate(
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
-def picture(estimate: MixedEstimate, width: int, *, every_stage: bool = False) -> list[RenderableType]:
+def picture(estimate: MixedEstimate, width: int, *, every_stage: bool = False) -> list[Part]:
     """Every group as a row of pools and a table of its stages."""
-    out: list[RenderableType] = []
+    out: list[Part] = []
     slowest = max(map(shown_s, _stages(estimate)), default=1.0)
     for group in estimate.groups:
         own = [stage for stage in _stages(estimate) if stage.group == group.index]
@@ -251,9 +281,10 @@ def picture(estimate: MixedEstimate, width: int, *, every_stage: bool = False) -
 def group_line(group: GroupEstimate) -> str:
     """What a group takes on."""
     pools = ", ".join(f"{count} {name}" for name, count in group.gpus.items())
+    state = "" if group.state_share is None else f", {group.state_share:.0%} of one state that all groups share"
     return (
         f"{group.dp} pipelines on {pools}: {group.microbatches} micro-batches of {group.mbs} each, "
-        f"{group.samples:,} samples, {group.pipeline_s:.2f} s"
+        f"{group.samples:,} samples, {group.pipeline_s:.2f} s{state}"
     )
 
 
@@ -279,7 +310,7 @@ def shown_s(stage: MixedStage) -> float:
     return stage.microbatch_s + (stage.transfer_s if "pp" in stage.exposed_s else 0.0)
 
 
-def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_stage: bool) -> RenderableType:
+def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_stage: bool) -> Part:
     """One row per stage, equal neighbours together; bars as wide as the page leaves room for."""
     rows = [FleetStageRow(n, n, stage) for n, stage in enumerate(stages)] if every_stage else stage_rows(stages)
     shown = rows if every_stage or len(rows) <= MOST_ROWS else [*rows[: MOST_ROWS // 2], *rows[-MOST_ROWS // 2 :]]
@@ -301,13 +332,13 @@ def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_st
         bars = [drawing.text((drawing.bar(shown_s(stage) / slowest, cells), "green")),
                 drawing.text((drawing.bar(full, cells), "yellow" if stage.fits else "red"))]  # fmt: skip
         gib = f"{'' if stage.fits else '! '}{stage.peak_reserved_gib:.1f}/{stage.memory_limit_gib:.1f}"
-        entries: list[RenderableType] = [row.name, stage.pool, str(stage.gpus), str(stage.tp), str(stage.layers)]
+        entries: list[str | Text] = [row.name, stage.pool, str(stage.gpus), str(stage.tp), str(stage.layers)]
         entries += [f"{shown_s(stage) * 1e3:.1f}", *bars[:1] * drawn, gib, *bars[1:] * drawn]
         out.add_row(*entries, *[stage.recompute] * (len(columns) - len(entries)))
     return out
 
 
-def _ranking(plans: Sequence[Plan]) -> RenderableType:
+def _ranking(plans: Sequence[Plan]) -> Part:
     priced = any(plan.estimate.train_usd is not None for plan in plans)
     columns = [("#", "right"), ("strategy", "wrap"), ("GPUs", "right"), ("step time", "right"), ("tokens/s", "right")]
     columns += [("MFU", "right"), ("bubble", "right")] + [("days", "right"), ("cost", "right")] * priced
@@ -326,7 +357,7 @@ def _ranking(plans: Sequence[Plan]) -> RenderableType:
     return out
 
 
-def _runtimes(planset: MixedPlanSet) -> list[RenderableType]:
+def _runtimes(planset: MixedPlanSet) -> list[Part]:
     """The best plan of each runtime, where that was asked."""
     if not planset.by_runtime:
         return []
@@ -341,13 +372,13 @@ def _runtimes(planset: MixedPlanSet) -> list[RenderableType]:
     return [drawing.blank(), drawing.heading("The best plan of each runtime"), out]
 
 
-def _launch(planset: MixedPlanSet) -> list[RenderableType]:
+def _launch(planset: MixedPlanSet) -> list[Part]:
     best, can = planset.best.estimate, planset.launchable
     assert isinstance(best, MixedEstimate)
     sentences = [runs_sentence(best)]
     if can is not None and can.strategy != planset.best.strategy:
         slower = can.estimate.step_s / best.step_s - 1
-        sentences.append(f"Megatron-LM can run, {slower:.1%} slower: {can.strategy}")
+        sentences.append(f"{_started_by(can)} can run, {slower:.1%} slower: {can.strategy}")
     if planset.conceivable.strategy != planset.best.strategy:
         faster = 1 - planset.conceivable.estimate.step_s / best.step_s
         sentences.append(f"The best conceivable plan is {faster:.1%} faster: {planset.conceivable.strategy}")

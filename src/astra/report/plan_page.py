@@ -124,7 +124,7 @@ def pool_parts(planset: PlanSet) -> list[str]:
     """What several pools add: which is worth what, and who can run it."""
     if not isinstance(planset, MixedPlanSet):
         return []
-    from astra.report.mixed import chain, comparison, group_line, marginal_sentences, runs_sentence  # noqa: PLC0415
+    from astra.report.mixed import chain, comparison, group_line, marginal_sentences, runs_sentence, to_start  # noqa: PLC0415
     from astra.search.fleet.records import MixedStage  # noqa: PLC0415
 
     best = planset.best.estimate
@@ -138,7 +138,7 @@ def pool_parts(planset: PlanSet) -> list[str]:
     return [
         section("The pipelines", bullets(lines), key="pipelines"),
         section("What each pool is worth", bullets([*sentences, *left]), key="pools"),
-        section("Who can run it", paragraph(runs_sentence(best)), key="runs"),
+        section("Who can run it", paragraph(" ".join([runs_sentence(best), to_start(planset) or ""])), key="runs"),
     ]
 
 

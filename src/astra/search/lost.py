@@ -1,13 +1,15 @@
 """A node is lost: the best plan on what is left, what must move between pools, and what must be read again.
 
-Each group of pipelines holds the whole model once; a pool holds the layers of its stages. Layers that the next plan
-puts on a pool which did not hold them must come from elsewhere. What only the lost node held (its shard of a sharded
-optimizer, unless another group has it too) comes from the last checkpoint, and the run goes back to it.
+Each group of pipelines holds the whole model once, unless groups share one state; a pool holds the layers of its
+stages. Layers that the next plan puts on a pool which did not hold them must come from elsewhere. What only the lost
+node held (its shard of a sharded optimizer, unless another group has it too) comes from the last checkpoint, and the
+run goes back to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -32,7 +34,7 @@ class Held(NamedTuple):
 
     layers: dict[str, set[int]]  # by pool
     copies: int  # groups, each of which holds the whole model
-    gpus: int  # of the smallest group that uses the pool in question
+    gpus: float  # of the smallest group that uses the pool in question; of a shared state as many as its parts count
     replicas: int  # pipelines of it
     zero: int
 
@@ -93,6 +95,11 @@ def held_by(world: World, text: str, pool: str) -> Held:
         own = [group for group in mixed.groups if any(segment.pool == pool for segment in group.segments)]
         sizes = [(sum(map(group.gpus, group.segments)), group.dp) for group in own] or [(mixed.gpus, 1)]
         zero = min((group.plain.zero if group.plain is not None else mixed.zero for group in own), default=mixed.zero)
+        if mixed.shares:
+            largest = max(
+                (part for group, part in zip(mixed.groups, mixed.held, strict=True) if group in own), default=0
+            )
+            return Held(layers, 1, 1 / largest if largest else inf, mixed.gpus, zero)
         return Held(layers, len(mixed.groups), *min(sizes), zero)
     where, plain = alone if alone is not None else (pool, text)
     strategy = parse_strategy(plain)

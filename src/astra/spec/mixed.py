@@ -6,7 +6,8 @@ A bracket is a *group*: ``dp`` equal pipelines that each take ``m`` micro-batche
 joined by ``+`` in pipeline order, are runs of stages on one pool, each with its own tensor-parallel degree, recompute
 and layers. Several brackets share the batch. A group on one pool may be any strategy that this pool could have by
 itself, behind its micro-batches: ``[m64: H100 tp8 pp16 vp4 cp2 dp8 mbs1 sp zero1 layers=1,2*62,1]``. A plan that leaves
-all pools but one idle may be a plain strategy behind the pool's name: ``H100: tp8 pp4 dp16 mbs1 sp zero2``.
+all pools but one idle may be a plain strategy behind the pool's name: ``H100: tp8 pp4 dp16 mbs1 sp zero2``. Groups that
+share one copy of the state say of it ``shares=7,1`` before the brackets (``spec.shares``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.spec.record import Spec, check
+from astra.spec.shares import check_shares, padding, parts
 from astra.spec.strategy import (
     MAX_DEGREE,
     OVERLAPS,
@@ -186,10 +188,14 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
     sp: bool = True  # sequence parallelism where tp is above 1
     flash: bool = True
     local: int = 1  # steps that groups take by themselves before their weights meet (DiLoCo); 1: every gradient meets
+    shares: tuple[int, ...] = ()  # of the groups in one copy of the state; empty: every group has a copy of its own
 
     def __post_init__(self) -> None:
         _check_count("strategy.local", self.local)
         check(self.local == 1 or len(self.groups) > 1, "strategy.local", self.local, "several groups for local steps")
+        if self.shares:
+            check_shares(self.groups, self.shares)
+            check(self.local == 1, "strategy.local", self.local, "no local steps of groups that share one state")
         check(0 < len(self.groups) <= MOST_GROUPS, "strategy", len(self.groups), f"1 to {MOST_GROUPS} groups")
         check(self.zero in (0, 1), "strategy.zero", self.zero, "0 or 1: pools do not share deeper ZeRO stages")
         unknown = [name for name in self.overlap if name not in OVERLAPS]
@@ -205,6 +211,16 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
     def samples(self) -> int:
         """Global batch."""
         return sum(group.samples for group in self.groups)
+
+    @property
+    def held(self) -> tuple[float, ...]:
+        """What one replica of each group holds of the state that is sharded; empty: each group shards its own."""
+        return tuple(parts(self.shares, [group.dp for group in self.groups])) if self.shares else ()
+
+    @property
+    def padding(self) -> float:
+        """How much more is gathered than with even parts of one state."""
+        return padding(self.shares, [group.dp for group in self.groups]) if self.shares else 1.0
 
     @property
     def shapes(self) -> set[tuple[Any, ...]]:
@@ -253,7 +269,8 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
         return words + self._seldom()
 
     def _seldom(self) -> list[str]:
-        return [f"local={self.local}"] * (self.local > 1)
+        words = [f"local={self.local}"] * (self.local > 1)
+        return words + [f"shares={','.join(map(str, self.shares))}"] * bool(self.shares)
 
 
 class OnePool(Spec, frozen=True, kw_only=True):
@@ -326,8 +343,11 @@ def parse_mixed(text: str, usual: Usual | None = None) -> MixedStrategy:
             key, value = _SWITCHES[word]
         elif (local := _LOCAL.fullmatch(word)) is not None:
             key, value = "local", int(local.group(1))
+        elif word.startswith("shares="):
+            key, value = "shares", unpack(word.removeprefix("shares="))  # type: ignore[assignment]
+            check(value is not None, "strategy", word, "a whole number for each group, such as shares=7,1")
         else:
-            want = "zero0 or zero1, overlap=..., nosp, flash=off, local=..., groups in brackets"
+            want = "zero0 or zero1, overlap=..., nosp, flash=off, local=..., shares=..., groups in brackets"
             raise InputError("strategy", word, want=want)
         _once(fields, key, value, word)
     return MixedStrategy(groups=groups, **fields)

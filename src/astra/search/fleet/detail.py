@@ -20,11 +20,11 @@ from astra.cost import mixed as cost
 from astra.cost import step
 from astra.cost.between import with_other_groups
 from astra.cost.lines import busiest_s, crossings
-from astra.cost.memory import activations, peak
+from astra.cost.memory import activations, highest_of, peak
 from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
+from astra.cost.shares import padded, with_shares
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
-from astra.cost.start import highest_of
 from astra.cost.step import states
 from astra.evidence.bars import bar_of
 from astra.evidence.kinds import MIXED, Kind, doublings, kind_of
@@ -79,7 +79,10 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     for number, (group, costed, (seconds, sends)) in enumerate(zip(strategy.groups, groups, pipelines, strict=True)):
         placed = _placed(number, group, costed, sends, start=len(stages))
         stages += placed
-        records.append(_group_record(number, group, placed, sends, seconds, done_s[slowest] - done_s[number]))
+        record = _group_record(number, group, placed, sends, seconds, done_s[slowest] - done_s[number])
+        if strategy.shares:
+            record = msgspec.structs.replace(record, state_share=strategy.held[number] * group.dp)
+        records.append(record)
     waits = 1 + straggling(fleet, strategy)
     last = longest[slowest], ends_s[slowest]
     met_s = max(part.met_s for part in groups[slowest])
@@ -114,7 +117,7 @@ def _costed(
     place = fleet.place(segment.pool)
     way, groups = slowest_wire(fleet, mixed), len(mixed.groups)
     job, strategy = _alone(fleet.jobs[place], mixed, group, segment)
-    if mixed.local == 1:
+    if mixed.local == 1 and not mixed.shares:
         job = msgspec.structs.replace(job, beside=cost.beside(job, groups, way))
     row = detail.as_row(job, strategy)
     gathered = _parts(fleet, place, job, row)
@@ -124,12 +127,16 @@ def _costed(
         seldom = cost.beside(job, groups, way.every(mixed.local))
         moved = with_other_groups(job, costs.sync, costs.held, *replicas_of(strategy), seldom)
         met_s = float(moved.across_s.max())
-    if way is not None and mixed.local == 1 and _alike(mixed):
+    if mixed.shares:
+        jobs = [fleet.jobs[fleet.place(one.segments[0].pool)] for one in mixed.groups]
+        costs = with_shares(job, costs, mixed, group, jobs, way)
+    elif way is not None and mixed.local == 1 and _alike(mixed):
         shards = cost.Shards(*(np.array([value]) for value in (segment.tp, group.cp, segment.ep, group.mbs)))
         in_all = sum(each.dp for each in mixed.groups)
         costs = costs._replace(sync=cost.with_like_groups(job, costs.sync, costs.held, shards, in_all, way))
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
+    static = padded(job, static, mixed.padding)
     (forward_s, backward_s, weight_s, _), again_s = virtual_stages(
         job, row.meshes, gathered, row.recomputes, between.per_microbatch_s[0]
     )

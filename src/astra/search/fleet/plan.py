@@ -124,7 +124,7 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
     ranked = _ranked(candidates, starts) if world.upper else candidates
     launched = [each for each in ranked if starts in each.estimate.runs_on]
     shown = launched if wanted.launchable and launched else ranked
-    shown = list({str(each.strategy): each for each in shown}.values())[: wanted.top]
+    shown = _shown(list({str(each.strategy): each for each in shown}.values()), wanted.top)
     best = shown[0]
     if wanted.strict and best.estimate.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(best.estimate))
@@ -155,6 +155,14 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
         lines=lines,
         local_steps=local_steps,
     )  # fmt: skip
+
+
+def _shown(ranked: Sequence[Costed], top: int) -> list[Costed]:
+    """The first plans; where no target of astra export starts any of them, the last of them is one that it starts."""
+    started = [each for each in ranked if set(STARTED_BY.values()) & set(each.estimate.runs_on)]
+    if top > 1 and started and not any(each is started[0] for each in ranked[:top]):
+        return [*ranked[: top - 1], started[0]]
+    return list(ranked[:top])
 
 
 def _ranked(candidates: Sequence[Costed], starts: str) -> list[Costed]:

@@ -50,6 +50,7 @@ class GroupEstimate(Result, frozen=True, kw_only=True):
     pipeline_s: float  # simulated
     closed_form_s: float  # what the optimiser minimised, for comparison
     waits_s: float  # for the slowest group
+    state_share: float | None = None  # of one state that all groups share; None: the group has its own
 
 
 class MixedEstimate(Estimate, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from astra.search.fleet.frames import Counts, FoundPipeline, Frame
 from astra.search.fleet.menus import Asked, Menus
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
+from astra.search.fleet.shared import sharing_state
 from astra.search.fleet.sharing import MOST_GRIDS, GroupSearch
 from astra.search.fleet.space import FrameSpace
 from astra.search.fleet.summary import best_alone, estimate_alone
@@ -338,8 +339,20 @@ class Planner:
             from astra.search.fleet.few import polished  # noqa: PLC0415 - many micro-batches are the rule
 
             ranked += [each for each in polished(self, counts, near) if str(each.strategy) not in costed]
+        ranked += self._sharing_state(counts, known_s, ranked, every=every)
         whole = [each for each in ranked if not every or sum(each.estimate.used.values()) == sum(counts)]
         return sorted(whole, key=lambda each: each.estimate.step_s)
+
+    def _sharing_state(self, counts: Counts, known_s: float, known: Sequence[Costed], *, every: bool) -> list[Costed]:
+        """Plans whose groups share one copy of the state, where they may be quicker than those known."""
+        if self.local > 1 or self.effort.late:
+            return []
+        below_s = min([known_s, *(self.before_s(each) for each in known)])
+        full = self.full_estimate
+        found = sharing_state(
+            self.fleet, self.limits, counts, lambda one: full(one).estimate, every=every, below_s=below_s
+        )
+        return [full(one) for one in found]
 
     def alone(self, pool: int, gpus: int | None = None) -> Costed | None:
         """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""

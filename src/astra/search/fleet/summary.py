@@ -83,6 +83,7 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
         },
         "PyTorch trainer": {
             "one tp and recompute setting inside a group": any(len(one) > 1 for one in inside),
+            "one GPU for each replica where groups share a state": bool(strategy.shares) and segments[0].tp > 1,
             "tp, pipelines and replicas alone": max(s.ep for s in segments) > 1
             or max(g.cp for g in strategy.groups) > 1,
         },
@@ -106,6 +107,7 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
         wants["GPUs of one vendor"] = asks.vendors > 1 and name != "FlagScale"
         wants["one precision on all GPUs"] = asks.precisions > 1
         wants[f"gradients that meet at every step (local steps are for {RUN_BY})"] = strategy.local > 1
+        wants["a copy of the state in every group"] = bool(strategy.shares) and name != "PyTorch trainer"
         wants.update(_profile_lacks(name, asks, chunks=chunks))
     missing = {name: "; ".join(want for want, broken in wants.items() if broken) for name, wants in lacks.items()}
     return [name for name in RUNTIMES if not missing[name]], {name: text for name, text in missing.items() if text}

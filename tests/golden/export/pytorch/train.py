@@ -6,6 +6,7 @@
 
 Tensor parallelism is DTensor's, pipelines are torch.distributed.pipelining's, replicas share state by fully_shard.
 Groups of replicas may differ in all of these and in their share of the batch: their gradients meet, weighed by it.
+Or replicas of all groups share one state, and each holds as much of it as its GPU has room for.
 Tokens are random unless --data names a file of them. Every plan of a model begins with the same weights and reads
 the same samples: its losses are those of one GPU.
 """
@@ -18,7 +19,11 @@ import os
 import sys
 import time
 import zlib
-from typing import Any
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -50,6 +55,7 @@ PRECISION = 'bf16'  # products; weights, their gradients and the optimizer are f
 # Groups of replicas in the order of their ranks, each with its own of the first eight constants, its samples of a step
 # and the GPUs it is meant for (names and pipeline ranks). The first has those above. Empty: all replicas are alike.
 GROUPS: tuple[dict[str, Any], ...] = ()
+SHARES = ()  # of the groups in one state that all replicas share; empty: every group has its own
 STEPS = 238419
 SAVE_EVERY = 1000  # steps between checkpoints
 # The model
@@ -87,6 +93,8 @@ CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if CUDA else torch.device("cpu")
 COMPUTE = torch.bfloat16 if PRECISION == "bf16" else torch.float32
 ALONG = Shard(1) if SP else Replicate()  # how tensor-parallel ranks hold what is between products
+DECAY = 0.1  # of weights
+UNITS: list[Unit] = []  # of a state that all groups share
 
 
 def norm(width: int) -> nn.Module:
@@ -175,7 +183,7 @@ class Layer(nn.Module):
         super().__init__()
         self.norm_1, self.attention = norm(HIDDEN), Attention()
         self.norm_2, self.mlp = norm(HIDDEN), FeedForward()
-        self.run = self.compute
+        self.run, self.unit = self.compute, None
 
     def compute(self, x: torch.Tensor, turn: Turn) -> torch.Tensor:
         """The layer itself."""
@@ -184,9 +192,9 @@ class Layer(nn.Module):
 
     def forward(self, x: torch.Tensor, turn: Turn) -> torch.Tensor:
         """The layer, computed again in backward if the plan says so."""
-        if RECOMPUTE == "full":
-            return checkpoint(self.run, x, turn, use_reentrant=False, preserve_rng_state=False)
-        return self.run(x, turn)
+        again = RECOMPUTE == "full"  # with it weights are gathered again by themselves
+        run = self.run if self.unit is None else partial(self.unit.call, self.run, not again)
+        return checkpoint(run, x, turn, use_reentrant=False, preserve_rng_state=False) if again else run(x, turn)
 
 
 class Embedding(nn.Module):
@@ -227,6 +235,7 @@ class Stage(nn.Module):
         self.embedding = cut(Embedding(), "embedding", mesh) if index == 0 else None
         numbers = range(before, before + LAYERS[index])
         self.layers = nn.ModuleDict({str(n): shard(cut(Layer(), f"layers.{n}", mesh), mesh) for n in numbers})
+        in_order(UNITS)
         self.head = cut(Head(), "head", mesh) if index == len(LAYERS) - 1 else None
         if TIED and self.embedding is not None and self.head is not None:
             self.head.logits.weight = self.embedding.tokens.weight
@@ -281,8 +290,155 @@ def cut(module: nn.Module, name: str, mesh: DeviceMesh) -> nn.Module:
     return parallel.parallelize_module(module, mesh["tp"], styles, src_data_rank=None)
 
 
+class Unit:
+    """Modules whose parameters are one flat tensor, of which this process holds a part as long as its share.
+
+    The parts of all processes are gathered while the module before runs, and freed behind their own; backward gathers
+    them again, but for those of the head, with which it begins. Collectives take equal parts: all are padded to the
+    longest.
+    """
+
+    backward = False  # which way the step goes
+    reducing: ClassVar[list[tuple[Unit, torch.Tensor, torch.Tensor, Any]]] = []  # gradients on their way
+
+    def __init__(self, modules: list[nn.Module]) -> None:
+        named = [(owner, key, value) for module in modules for owner in module.modules()
+                 for key, value in owner.named_parameters(recurse=False)]  # fmt: skip
+        values = list(dict.fromkeys(value for _, _, value in named))
+        values.sort(key=lambda value: value.ndim == 1)  # matrices first: they alone decay
+        self.shapes = [value.shape for value in values]
+        self.decayed = sum(value.numel() for value in values if value.ndim > 1)
+        place_of = {value: place for place, value in enumerate(values)}
+        self.places = [(owner, key, place_of[value]) for owner, key, value in named]
+        flat = torch.cat([value.detach().flatten() for value in values])
+        self.cuts = cuts(len(flat))
+        self.longest = max(end - start for start, end in self.cuts)
+        self.start, self.end = self.cuts[RANK]
+        self.own = nn.Parameter(flat[self.start : self.end].clone())
+        self.again: torch.Tensor | None = None  # gathered for backward
+        self.coming: tuple[torch.Tensor, torch.Tensor, Any] | None = None
+        self.neighbours: list[Unit | None] = [None, None]  # what forward and backward take next
+        for owner, key, _ in self.places:
+            delattr(owner, key)
+        for module in modules:
+            if isinstance(module, Layer):
+                module.unit = self
+            else:
+                module.forward = partial(self.call, module.forward, isinstance(module, Embedding))
+
+    def call(self, run: Callable[..., torch.Tensor], free: bool, *inputs: Any) -> torch.Tensor:
+        """A module with its gathered parameters; if they are freed behind it, backward gathers them again."""
+        whole = Gathered.apply(self.own, self)
+        parts = [part.view(shape) for part, shape in
+                 zip(whole.split([shape.numel() for shape in self.shapes]), self.shapes, strict=True)]  # fmt: skip
+        for owner, key, place in self.places:
+            setattr(owner, key, parts[place])
+        here = whole.untyped_storage().data_ptr()
+
+        def pack(saved: torch.Tensor) -> Any:
+            inside = saved.untyped_storage().data_ptr() == here
+            return (saved.size(), saved.stride(), saved.storage_offset()) if inside else saved
+
+        def unpack(kept: Any) -> torch.Tensor:
+            if isinstance(kept, torch.Tensor):
+                return kept
+            if self.again is None:
+                self.again = self.gathered()
+            return self.again.as_strided(*kept)
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack) if free else nullcontext():
+            found = run(*inputs)
+        for owner, key, _ in self.places:
+            setattr(owner, key, None)
+        return found
+
+    def begin(self) -> None:
+        """Gather the parameters, in the precision of products, while something else runs."""
+        mine = functional.pad(self.own.detach().to(COMPUTE), (0, self.longest - len(self.own)))
+        rows = mine.new_empty(WORLD, self.longest)
+        self.coming = mine, rows, dist.all_gather_into_tensor(rows.view(-1), mine, async_op=True)
+
+    def gathered(self) -> torch.Tensor:
+        """All of them; those of the next module are on their way then."""
+        if self.coming is None:
+            self.begin()
+        _, rows, work = self.coming
+        work.wait()
+        self.coming, following = None, self.neighbours[Unit.backward]
+        if following is not None:
+            following.begin()
+        return self.joined(rows)
+
+    def joined(self, rows: torch.Tensor) -> torch.Tensor:
+        """Padded parts as one tensor."""
+        return torch.cat([row[: end - start] for row, (start, end) in zip(rows, self.cuts, strict=True)])
+
+    def reduce(self, whole: torch.Tensor) -> None:
+        """Begin to sum the gradients of all processes, weighed by samples, where they are held."""
+        Unit.settle()
+        self.again, rows = None, torch.zeros(WORLD, self.longest, device=DEVICE)
+        for row, (start, end) in zip(rows, self.cuts, strict=True):
+            row[: end - start] = whole[start:end]
+        rows.mul_(SAMPLES / DP / GLOBAL_BATCH)
+        mine = rows.new_empty(self.longest)
+        Unit.reducing.append((self, mine, rows, dist.reduce_scatter_tensor(mine, rows.view(-1), async_op=True)))
+
+    @classmethod
+    def settle(cls) -> None:
+        """Wait for gradients that are on their way and add them up."""
+        for unit, mine, _, work in cls.reducing:
+            work.wait()
+            own = mine[: len(unit.own)]
+            unit.own.grad = own if unit.own.grad is None else unit.own.grad.add_(own)
+        cls.reducing.clear()
+
+
+class Gathered(torch.autograd.Function):
+    """The parameters of a unit, whose gradients go to those who hold them."""
+
+    @staticmethod
+    def forward(ctx: Any, own: torch.Tensor, unit: Unit) -> torch.Tensor:
+        """All of them."""
+        ctx.unit = unit
+        return unit.gathered()
+
+    @staticmethod
+    def backward(ctx: Any, whole: torch.Tensor) -> Any:
+        """They are added up when they have come."""
+        ctx.unit.reduce(whole)
+        return None, None
+
+
+def whole_of(unit: Unit, part: torch.Tensor) -> torch.Tensor:
+    """What processes hold parts of, in host memory."""
+    mine = functional.pad(part, (0, unit.longest - len(part)))
+    rows = mine.new_empty(WORLD, unit.longest)
+    dist.all_gather_into_tensor(rows.view(-1), mine)
+    return unit.joined(rows).cpu()
+
+
+def in_order(units: list[Unit]) -> None:
+    """Tell units of layers, in their order, which is next; the embedding and the head are gathered as they come."""
+    for before, after in pairwise(units):
+        before.neighbours[0], after.neighbours[1] = after, before
+
+
+def cuts(length: int) -> list[tuple[int, int]]:
+    """Where the part of every process begins and ends: replicas of a group have its share in equal parts."""
+    ends = [0]
+    for place, one in enumerate(GROUPS):
+        before = sum(SHARES[:place])
+        ends += [length * (before * one["DP"] + SHARES[place] * number) // (sum(SHARES) * one["DP"])
+                 for number in range(1, one["DP"] + 1)]  # fmt: skip
+    return list(pairwise(ends))
+
+
 def shard(module: Any, mesh: DeviceMesh, keep: bool = False) -> Any:
     """A unit of fully_shard: gathered before it runs and, unless it is kept, freed behind it."""
+    if SHARES:
+        if not isinstance(module, Stage):
+            UNITS.append(Unit(module if isinstance(module, list) else [module]))
+        return module
     policy = MixedPrecisionPolicy(param_dtype=COMPUTE, reduce_dtype=torch.float32, cast_forward_inputs=False)
     over = mesh["replicate", "shard"] if REPLICAS > 1 else mesh["shard"]
     again = not keep and ZERO == 3 and RESHARD == "always"
@@ -384,7 +540,7 @@ class Trainer:
 
     def __init__(self, mesh: DeviceMesh, rate: float, compiler: str) -> None:
         self.rank, turn = mesh["pp"].get_local_rank(), rotary()
-        self.bridge = Bridge() if GROUPS else None
+        self.bridge = Bridge() if GROUPS and not SHARES else None
         indices = range(self.rank, len(LAYERS), PP)  # with several chunks a rank every PP-th is its own
         self.stages = [Stage(index, mesh, turn) for index in indices]
         self.optimizers = [optimizer_of(stage, rate) for stage in self.stages]
@@ -406,11 +562,15 @@ class Trainer:
         if self.schedule is None:
             for place, (x, y) in enumerate(zip(inputs.split(MICRO_BATCH), targets.split(MICRO_BATCH), strict=True)):
                 last, stage = place == MICRO_BATCHES - 1, self.stages[0]
-                stage.set_requires_gradient_sync(last or SHARDS > 1)  # whole gradients are added up first
-                stage.set_requires_all_reduce(last)
-                stage.set_reshard_after_backward(last or (ZERO == 3 and RESHARD == "always"))
+                if not SHARES:
+                    stage.set_requires_gradient_sync(last or SHARDS > 1)  # whole gradients are added up first
+                    stage.set_requires_all_reduce(last)
+                    stage.set_reshard_after_backward(last or (ZERO == 3 and RESHARD == "always"))
+                Unit.backward = False
                 losses.append(self.loss(stage(x), y))
+                Unit.backward = True
                 losses[-1].backward()
+            Unit.settle()
         else:
             first, last = self.rank == 0, self.rank == PP - 1
             wanted: dict[str, Any] = {"target": targets, "losses": losses} if last else {}
@@ -425,17 +585,77 @@ class Trainer:
         if self.bridge is not None:
             self.bridge.meet(self.stages, self.rank)
         grads = [(p.grad.to_local(), copies(p)) for stage in self.stages for p in stage.parameters()]
+        grads += [(unit.own.grad, 1) for unit in UNITS]
         square = sum(grad.float().square().sum() / count for grad, count in grads)
-        sums = torch.stack((loss / (TP * DP) * SAMPLES / GLOBAL_BATCH, square / (REPLICAS * len(SIZES))))
+        same = 1 if SHARES else REPLICAS * len(SIZES)  # processes that hold the same of a tensor-parallel part
+        sums = torch.stack((loss / (TP * DP) * SAMPLES / GLOBAL_BATCH, square / same))
         dist.all_reduce(sums)
         norm = sums[1].sqrt()
         torch._foreach_mul_([grad for grad, _ in grads], (most / (norm + 1e-6)).clamp(max=1.0))
+        for unit in UNITS:
+            unit.own.detach()[: max(0, unit.decayed - unit.start)].mul_(1 - DECAY * rate)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.step()
             optimizer.zero_grad()
         return float(sums[0]), float(norm)
+
+    def save(self, folder: str, group: Any) -> None:
+        """A checkpoint: of several groups that have the same state the first writes it."""
+        if SHARES:
+            found = self.whole_state()
+            if RANK == 0:
+                dcp.save(found, checkpoint_id=folder, no_dist=True)
+        elif GROUP == 0:
+            dcp.save(self.state(), checkpoint_id=folder, process_group=group)
+
+    def load(self, folder: str, group: Any) -> None:
+        """Go on from a checkpoint; parts of a shared state are taken from one whole tensor after another."""
+        if not SHARES:
+            dcp.load(self.state(), checkpoint_id=folder, process_group=group)
+        for unit, (name, *_), start, shape in self.tensors():
+            step = {f"state.{name}.step": torch.zeros(())}
+            dcp.load(step, checkpoint_id=folder, no_dist=True)
+            for key, part in self.parts(unit, next(iter(step.values()))).items():
+                whole = torch.empty(shape)
+                dcp.load({key.format(name): whole}, checkpoint_id=folder, no_dist=True)
+                low, high = max(start, unit.start), min(start + shape.numel(), unit.end)
+                if low < high:
+                    part[low - unit.start : high - unit.start] = whole.view(-1)[low - start : high - start]
+
+    def tensors(self) -> list[tuple[Unit, list[str], int, torch.Size]]:
+        """The parameters of units: all names of each, where it begins in its unit, its shape."""
+        paths = {owner: path for stage in self.stages for path, owner in stage.named_modules()}
+        found = []
+        for unit in UNITS:
+            for place, shape in enumerate(unit.shapes):
+                names = [f"{paths[owner]}.{key}" for owner, key, which in unit.places if which == place]
+                found.append((unit, names, sum(one.numel() for one in unit.shapes[:place]), shape))
+        return found
+
+    def parts(self, unit: Unit, step: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """What this process holds of a unit and of its optimizer's state, made anew if a step is given."""
+        own, state = unit.own.detach(), self.optimizers[0].state[unit.own]
+        if step is not None and not state:
+            state |= {"step": step.to(DEVICE), "exp_avg": torch.zeros_like(own), "exp_avg_sq": torch.zeros_like(own)}
+        return {"{}": own, "state.{}.exp_avg": state["exp_avg"], "state.{}.exp_avg_sq": state["exp_avg_sq"]}
+
+    def whole_state(self) -> dict[str, Any]:
+        """The same as ``state`` of units whose parts are unequal, in the first process's memory; all must call it."""
+        found, last = {}, None
+        settings = {key: value for key, value in self.optimizers[0].param_groups[0].items() if key != "params"}
+        for unit, names, start, shape in self.tensors():
+            if unit is not last:
+                wholes, last = {key: whole_of(unit, part) for key, part in self.parts(unit).items()}, unit
+            if RANK == 0:
+                cut_out = {key: whole[start : start + shape.numel()].view(shape) for key, whole in wholes.items()}
+                found |= {key.format(names[0]): part for key, part in cut_out.items()}
+                found |= dict.fromkeys(names, cut_out["{}"])  # a tied weight has two names, and one state
+                found[f"state.{names[0]}.step"] = self.optimizers[0].state[unit.own]["step"].cpu()
+                decay = {"weight_decay": DECAY if len(shape) > 1 else 0.0}
+                found |= {f"param_groups.{names[0]}.{key}": value for key, value in (settings | decay).items()}
+        return found
 
     def state(self) -> dict[str, Any]:
         """Weights and optimizer by name, to be written or overwritten; any plan of the model has the same names."""
@@ -449,8 +669,10 @@ class Trainer:
 def optimizer_of(stage: Stage, rate: float) -> torch.optim.Optimizer:
     """AdamW; parameters of different meshes, and those without weight decay, are groups of their own."""
     groups: dict[Any, dict[str, Any]] = {}
+    if SHARES:  # matrices and vectors are in one tensor: what decays is said there
+        return torch.optim.AdamW([unit.own for unit in UNITS], lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     for parameter in stage.parameters():
-        decay = 0.1 if parameter.ndim > 1 else 0.0
+        decay = DECAY if parameter.ndim > 1 else 0.0
         one = groups.setdefault((parameter.device_mesh, decay), {"params": [], "weight_decay": decay})
         one["params"].append(parameter)
     return torch.optim.AdamW(list(groups.values()), lr=rate, betas=(0.9, 0.95), fused=True)
@@ -518,7 +740,7 @@ def main() -> None:
     first = 0
     group = [dist.new_group(list(range(at, at + size))) for at, size in zip(FIRSTS, SIZES, strict=True)][GROUP]
     if given.load:
-        dcp.load(trainer.state(), checkpoint_id=given.load, process_group=group)
+        trainer.load(given.load, group)
         first = int(os.path.basename(os.path.normpath(given.load)).removeprefix("step-"))
     for step in range(first, given.steps):
         began = time.perf_counter()
@@ -530,9 +752,8 @@ def main() -> None:
             speed = GLOBAL_BATCH * SEQ / took
             told = f"step {step + 1} loss {loss:.6f} norm {norm:.4f} {took:.3f} s {speed:,.0f} tokens/s"
             print(f"{told} peak {peak.item() / 2**30:.2f} GiB", flush=True)
-        if given.save and (step + 1) % given.save_every == 0 and GROUP == 0:  # the others have the same
-            folder = os.path.join(given.save, f"step-{step + 1}")
-            dcp.save(trainer.state(), checkpoint_id=folder, process_group=group)
+        if given.save and (step + 1) % given.save_every == 0:
+            trainer.save(os.path.join(given.save, f"step-{step + 1}"), group)
     dist.barrier()  # nobody leaves while another still listens
     dist.destroy_process_group()
 
