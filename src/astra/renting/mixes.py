@@ -40,6 +40,7 @@ from astra.search.counts import attention_s
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.search import Planner
+from astra.search.fleet.summary import STARTED_BY
 from astra.search.front import OfferPart, Refined, front_of, refined_of
 from astra.search.offers import JobOf, steps_of, waiting
 from astra.spec.cluster import Cluster
@@ -52,6 +53,7 @@ BENCH: Final = 250.0  # effort of the columns of a GPU type
 OPENED: Final = 1_500.0  # effort of a mix, whatever is searched in it
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer
 LEAST_GAIN: Final = 0.9  # unless all are asked for: what two types must be likely to save, a tenth
+_STARTED: Final = frozenset(STARTED_BY.values())
 LEAST_SHARE: Final = 0.2  # of the peak FLOP/s, of either type
 # Simulated over closed-form time before the host's work was 0.994 to 1.44 in 147 mixes of three models.
 BAND: Final = 0.02
@@ -102,15 +104,15 @@ def mix(
     for one in found:
         if planned >= may or table.effort.over or (which == "some" and one.promise > LEAST_GAIN):
             break
-        made, whole = table.plan(one)
+        made, whole = table.plan(one, started=which != "all")
         planned, cut = planned + 1, cut + (not whole)
         refined += [made] if made is not None and (which == "all" or _runs(made)) else []
     return Mixed(refined, considered, planned, len(found) - planned + table.unlikely, cut)
 
 
 def _runs(made: Refined) -> bool:
-    """Whether some runtime of the catalog can run a mix as it is."""
-    return isinstance(made.estimate, MixedEstimate) and bool(made.estimate.runs_on)
+    """Whether something that ``astra export`` writes starts a mix as it is."""
+    return isinstance(made.estimate, MixedEstimate) and not _STARTED.isdisjoint(made.estimate.runs_on)
 
 
 def _pairs(offers: Sequence[Offer]) -> Iterator[tuple[Offer, Offer]]:
@@ -274,8 +276,10 @@ class _Table:
         layers = [layer_kinds(job.model).count(kind) for kind in kinds(job.model)]
         return np.asarray(gpu_s.min(axis=0, initial=np.inf) * np.array([*layers, 1, 1]))
 
-    def plan(self, one: Mix) -> tuple[Refined | None, bool]:
+    def plan(self, one: Mix, *, started: bool) -> tuple[Refined | None, bool]:
         """The better of the best pipeline over both types and the best pair of groups, as simulated.
+
+        ``started``: one that can be started comes before a quicker one.
 
         And whether the effort, of which no mix takes more than a third of what is left, was enough to look at all. The
         search may stop at the longest step that is not dominated, with the band between closed form and simulation.
@@ -285,10 +289,11 @@ class _Table:
         self.effort.spend(OPENED)
         with self.effort.part(1 / 3):
             made = self._best(one, planner)
-        return made, not planner.left_open
+        made.sort(key=lambda each: (started and not _runs(each), each.time_s))
+        return made[0] if made else None, not planner.left_open
 
-    def _best(self, one: Mix, planner: Planner) -> Refined | None:
-        """The best plan found for a mix."""
+    def _best(self, one: Mix, planner: Planner) -> list[Refined]:
+        """The best plans found for a mix, one of each kind."""
         (first, a), (second, b) = one.parts
         job = self._job(first)
         limit_s = float(self.limit_s(first, second, np.array([a]), np.array([b]))[0])
@@ -298,14 +303,11 @@ class _Table:
             *planner.sharing((a, b), every=False, limit=below)[:1],
         ]
         costed = planner.cost(candidates, most=len(candidates))
-        if not costed:
-            return None
         tag, machines = _mean_price(one.parts), Hired(a + b, a + b, sum(part.nodes for part in one.parts))
-        made = [
+        return [
             refined_of(job, each.estimate, self._options, tag, one.parts, machines, upper=self._upper)
             for each in costed
         ]
-        return min(made, key=lambda each: each.time_s)
 
 
 def _mean_price(parts: Sequence[OfferPart]) -> PriceTag:
