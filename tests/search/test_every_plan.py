@@ -15,7 +15,7 @@ from tests.search.every_plan import fleet_in, judged, planned_s, random_case
 # Among them what was missed: groups alike, micro-batches of their own, whole micro-batches, orders, unequal cuts,
 # groups beside a pool with a slow network that stays idle, pipelines of two micro-batches over more pools than seem so,
 # pools cut between a pipeline and a group, or between two pipelines.
-QUICK = (4, 5, 6, 8, 12, 19, 62, 78, 95, 534, 2018, 2527, 2555, 2591, 2616, 3066, 3094, 4017, 5042, 5169, 5193)
+QUICK = (4, 5, 6, 8, 12, 19, 62, 78, 95, 534, 2018, 2527, 2555, 2591, 2616, 3066, 3094, 4017, 5042, 5169, 5193, 7265)
 
 
 @pytest.mark.parametrize("seed", QUICK)

@@ -171,7 +171,7 @@ def more_of_few(planner: Planner, counts: Counts, limit_s: float) -> list[list[F
 
 
 def _cut_in_two(planner: Planner, counts: Counts, limit_s: float) -> list[Sharing]:
-    """The best of two pipelines, or a pipeline and a group, that have parts of the same pools."""
+    """The best of two pipelines, or a pipeline and a group, with any parts of the pools."""
 
     @cache
     def groups(part: Counts) -> list[OpenGroup]:
@@ -179,16 +179,16 @@ def _cut_in_two(planner: Planner, counts: Counts, limit_s: float) -> list[Sharin
         share = space.batch * sum(space.rates_of(part)) / max(sum(space.rates_of(counts)), 1e-300)
         if len(used) == 1:
             return planner.groups.of_part(used[0], part[used[0]], share, limit_s)
-        found = planner.pipelines(part, share, keep=KEPT, whole=False, below=limit_s)
+        found = planner.pipelines(part, share, keep=KEPT, whole=False)  # with less of the batch one may end in time
         return [each.opened(planner.fleet.names, space.ends) for _, each in found]
 
     ways: list[Way] = []
     for one in product(*(range(gpus + 1) for gpus in counts)):
         other = tuple(gpus - some for gpus, some in zip(counts, one, strict=True))
         several = sum(gpus > 0 for gpus in one) > 1
-        if several and any(map(min, one, other)) and (one >= other or sum(gpus > 0 for gpus in other) == 1):
+        if several and any(other) and (one >= other or sum(gpus > 0 for gpus in other) == 1):
             ways += product(groups(one), groups(other))
-    return planner.groups.dealer(ways, limit_s).best()
+    return planner.groups.dealer(ways, limit_s, KEPT).best()
 
 
 def dealt_alike(space: FrameSpace, counts: Counts, limit_s: float) -> list[Dealt]:

@@ -86,9 +86,9 @@ class GroupSearch:
         ways += self._ways(counts, used, every=every)
         return self.dealer(ways, limit).best(sum(1 << pool for pool in used) if every else 0)
 
-    def dealer(self, ways: Sequence[Way], limit: float) -> Dealer:
+    def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT) -> Dealer:
         """Who deals the batch to some ways to use pools."""
-        return Dealer(ways, self.batch, self.wire, keep=KEPT, below=limit)
+        return Dealer(ways, self.batch, self.wire, keep=keep, below=limit)
 
     def of_part(self, pool: int, gpus: int, share: float, limit: float) -> list[OpenGroup]:
         """Groups of a part of a pool, also for about a share of the batch."""
