@@ -18,11 +18,13 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from astra.catalog import hardware
 from astra.operators.attention import KernelCurve
 from astra.operators.basis import Peaks, read_json
 from astra.operators.gemm import WEIGHTS, surfaces
+from astra.provenance import Floats
 from tools import fit_attention, fit_cudnn, fit_gemm, operator_rows
 from tools.fit_gemm import Fitted, Key
 from tools.operator_rows import Row, Sweep
@@ -53,6 +55,12 @@ _SINGLE_PASS: Final = ("copy", "residual_add", "gelu", "gelu_bwd", "rmsnorm")
 EPOCHS: Final = 400
 
 
+def as_records(weights: Sequence[Mapping[str, Floats]]) -> npt.NDArray[np.void]:
+    """The weights of every surface, a field for each name."""
+    kinds = [(name, np.float32, np.shape(weights[0][name])) for name in WEIGHTS]
+    return np.array([tuple(one[name] for name in WEIGHTS) for one in weights], dtype=kinds)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Command line of the fit."""
     parser = argparse.ArgumentParser(prog="python -m tools.fit_operators", description=__doc__)
@@ -70,8 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     fits, gemm = fit_all_gemm(args.aiconfigurator, matmul, profiles, epochs=args.epochs, hold_out=not args.no_hold_out)
     attention = fit_all_attention(args.aiconfigurator, args.attention, profiles)
     args.out.mkdir(parents=True, exist_ok=True)
-    stack = {name: np.stack([fit.weights[name] for fit in fits]).astype(np.float32) for name in WEIGHTS}
-    np.savez_compressed(args.out / "gemm.npz", **stack)  # type: ignore[arg-type]
+    np.save(args.out / "gemm.npy", as_records([fit.weights for fit in fits]))
     documents = {
         "gemm": gemm,
         "attention": attention,

@@ -53,8 +53,15 @@ OTHERS: Final = {
     "step_s": 0.01,
     "pipelined_collective_s": 0.0,
     "gather_host_s": 0.0,
+    "collective_launches": 2.0,
 }
-KIN: Final = {"nemo": "megatron", "megatron-bridge": "megatron"}  # runtimes with the kernels of another
+# Runtimes with the kernels of another.
+KIN: Final = {
+    "nemo": "megatron",
+    "megatron-bridge": "megatron",
+    "torchtitan-2024": "torchtitan",
+    "torchtitan-eager": "fsdp-eager",
+}
 SAMPLE: Final = 40  # runs of a source that constants are found on
 RESULT: Final = Path(str(files("astra.validate"))) / "data" / "left_out.csv"
 Values = tuple[float, ...]

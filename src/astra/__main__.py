@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from astra.cli import main
+from astra.cli import program
 
-sys.exit(main())
+sys.exit(program())

@@ -56,7 +56,6 @@ def _plan_of(request: PlanRequest) -> PlanSet:
 
 
 def _planned(world: World, progress: Callable[[float], None] | None = None) -> PlanSet:
-    world = world.in_own_precision()
     if not world.several:
         return plan_pool(world, progress)
     from astra.search.fleet.plan import plan_fleet  # noqa: PLC0415 - one pool does without all of it

@@ -63,3 +63,34 @@ def test_ascii_terminals_get_ascii() -> None:
     shown = run("catalog", "gpus", PYTHONIOENCODING="ascii")
     assert shown.returncode == 0
     assert shown.stdout.isascii()
+
+
+# What is registered to run at the end, and a thread that ends after the command does.
+ENDING = """
+import atexit, sys, threading
+from astra.cli import program
+atexit.register(lambda: print("the end"))
+if {thread}:
+    threading.Thread(target=lambda: (threading.main_thread().join(), print("the thread"))).start()
+sys.argv = ["astra", {verb!r}, "gpus"]
+sys.exit(program())
+"""
+
+
+@pytest.mark.parametrize(("verb", "code"), [("catalog", 0), ("no-such-verb", 2)])
+def test_a_program_that_leaves_at_once_leaves_nothing_undone(verb: str, code: int) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING.format(thread=False, verb=verb)], capture_output=True, check=False, timeout=60
+    )
+    assert ended.returncode == code
+    assert ended.stdout.endswith(b"the end\n")
+    assert (b"H100" in ended.stdout) == (code == 0)
+    assert ended.stderr.startswith(b"astra: " if code else b"")
+
+
+def test_a_program_waits_for_its_threads() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING.format(thread=True, verb="catalog")], capture_output=True, check=False, timeout=60
+    )
+    assert ended.returncode == 0
+    assert ended.stdout.endswith(b"the thread\nthe end\n")

@@ -13,7 +13,7 @@ import pytest
 
 import astra
 from astra.answer import PlanSet
-from astra.catalog import hardware
+from astra.catalog import hardware, runtimes
 from astra.catalog.clusters import parse_gpus
 from astra.catalog.models import model
 from astra.catalog.requests import read_request_file, write_request
@@ -257,6 +257,21 @@ def test_fp8_is_what_the_runtime_has_of_it(runtime: str, gpus: str, own: str) ->
         "llama-3-8b", strategy=found.best.strategy, gpus=gpus, batch=16, seq=4096, precision=own, runtime=runtime
     )
     assert again.step_s == pytest.approx(found.best.estimate.step_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("runtime", runtimes.runtime_names())
+@pytest.mark.parametrize("gpus", ["8xH100", "8xB200"])
+def test_fp8_is_the_same_in_estimates_as_in_plans(runtime: str, gpus: str) -> None:
+    """A plan's first row, pasted into an estimate with the same words, gives the plan's number."""
+    asked: dict[str, Any] = {"gpus": gpus, "batch": 16, "seq": 4096, "precision": "fp8", "runtime": runtime}
+    if not any("fp8" in name for name in runtimes.runtime(runtime).can.precision):
+        with pytest.raises(NoFeasiblePlan, match="does not train in fp8"):
+            astra.plan("llama-3-8b", **asked)
+        return
+    best = astra.plan("llama-3-8b", **asked, top=1).best
+    again = astra.estimate("llama-3-8b", strategy=best.strategy, **asked)
+    assert again.step_s == pytest.approx(best.estimate.step_s, rel=1e-12)
+    assert again.legal
 
 
 def test_fp8_is_still_refused_where_the_runtime_has_none() -> None:

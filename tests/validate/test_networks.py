@@ -17,11 +17,13 @@ from astra.validate.pools import pool_of
         ("8 x 400 Gbps InfiniBand", "infiniband", 3200),
         ("800Gb/s per node (4xHDR)", "infiniband", 800),
         ("4xHDR (800Gb/s)", "infiniband", 800),
-        ("HDR InfiniBand", "infiniband", 200),
-        ("HDR100", "infiniband", 100),
         ("2x HDR-100", "infiniband", 200),
-        ("IB EDR 100Gb/s", "infiniband", 100),
-        ("FDR", "infiniband", 56),
+        ("ConnectX-7 NDR x8", "infiniband", 3200),
+        ("Spectrum-X 400GbE x8", "roce", 3200),
+        ("Slingshot-11 25 GB/s x4", "roce", 800),
+        ("1x ConnectX-6 200Gb", "infiniband", 200),
+        ("HDR 200Gb/s per node", "infiniband", 200),
+        ("IB NDR 200Gb/s", "infiniband", 200),
         ("RoCE 1600 Gb/s", "roce", 1600),
         ("RoCE v2, 8 NICs of 200 Gb/s", "roce", 1600),
         ("400 Gb/s per GPU RoCE", "roce", 3200),
@@ -42,6 +44,25 @@ from astra.validate.pools import pool_of
 def test_phrases(text: str, kind: str | None, gigabits: float | None) -> None:
     found = read_network(text, 8)
     assert (found.kind, found.bytes_per_s and found.bytes_per_s * 8e-9) == (kind, gigabits and pytest.approx(gigabits))
+
+
+@pytest.mark.parametrize(
+    ("text", "node", "gigabits"),
+    [
+        ("IB NDR", "dgx-h100", 8 * 400),
+        ("NDR400", "dgx-h100", 8 * 400),
+        ("IB NDR 400Gb/s", "dgx-h100", 8 * 400),
+        ("HDR InfiniBand", "dgx-h100", 8 * 200),
+        ("HDR100", "dgx-a100", 8 * 100),
+        ("Mellanox ConnectX-5 EDR", "dgx-a100", 8 * 100),
+        ("NDR", "dgx-a100", 8 * 200),  # which has HDR ports
+    ],
+)
+def test_a_generation_alone_is_a_port_for_each_gpu(text: str, node: str, gigabits: float) -> None:
+    """Or what the catalog's node has, where that is less."""
+    found = links_of(hardware.node_type(node), 8, "", read_network(text, 8))[-1]
+    assert found.bytes_per_s * 8 * 8e-9 == pytest.approx(gigabits)
+    assert found.kind == "infiniband"
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,139 @@ def test_a_full_row() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "memory_gb", "name"),
+    [
+        ("DGX H100", "80", "H100-SXM5-80GB"),
+        ("HGX B300", "", "B300-SXM-288GB"),
+        ("NVIDIA H100 80GB HBM3", "80", "H100-SXM5-80GB"),
+        ("Grace Hopper GH200", "", "GH200-96GB"),
+        ("GH200 480GB", "", "GH200-96GB"),
+        ("p5.48xlarge", "", "H100-SXM5-80GB"),
+        ("A100-SXM-80GB", "", "A100-SXM4-80GB"),
+        ("A100 40GB", "", "A100-SXM4-40GB"),
+        ("A100", "", "A100-SXM4-80GB"),
+        ("H100SXM", "80", "H100-SXM5-80GB"),
+        ("NVIDIA GeForce RTX 4090", "24", "RTX4090"),
+        ("A10G", "24", "A10G"),
+        ("L40S", "48", "L40S"),
+    ],
+)
+def test_gpus_by_the_words_of_tables(text: str, memory_gb: str, name: str) -> None:
+    found = run(gpu_type=text, gpu_mem_gb=memory_gb)
+    assert found.job.pool.device.name == name
+
+
+@pytest.mark.parametrize("text", ["L40", "A40", "H1000", "DGX", ""])
+def test_a_gpu_is_never_another_whose_name_it_begins_with(text: str) -> None:
+    assert isinstance(one(gpu_type=text), Skipped)
+
+
+@pytest.mark.parametrize(
+    ("text", "on_hopper", "on_blackwell"),
+    [
+        ("bfloat16", "bf16", "bf16"),
+        ("BF16-mixed", "bf16", "bf16"),
+        ("half", "fp16", "fp16"),
+        ("FP32", "tf32", "tf32"),
+        ("mixed", "bf16", "bf16"),
+        ("fp8-hybrid", "fp8", "fp8"),
+        ("float8", "fp8", "fp8"),
+        ("bf16 + fp8", "fp8", "fp8"),
+        ("FP8-CS", "fp8-tensorwise", "fp8-tensorwise"),
+        ("FP8 (current scaling)", "fp8-tensorwise", "fp8-tensorwise"),
+        ("fp8 delayed", "fp8-tensorwise", "fp8-tensorwise"),
+        ("FP8 blockwise", "fp8-blockwise", "fp8-blockwise"),
+        ("float8 rowwise", "fp8-rowwise", "fp8-rowwise"),
+        ("FP8-MX", "fp8", "mxfp8"),
+        ("FP4", None, "nvfp4"),
+    ],
+)
+def test_precisions_by_the_words_of_tables(text: str, on_hopper: str | None, on_blackwell: str) -> None:
+    for gpu, wanted in (("H100-SXM", on_hopper), ("B200", on_blackwell)):
+        found = one(precision=text, gpu_type=gpu, gpu_mem_gb="")
+        assert (found.request.precision if isinstance(found, Run) else None) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Full AC", "recompute=full"),
+        ("full activation checkpointing", "recompute=full"),
+        ("gradient checkpointing", "recompute=full"),
+        ("full block 8", "recompute=full method=block recompute_layers=8"),
+        ("every other layer", "recompute=full method=block recompute_layers=8"),
+        ("selective (core attention)", "recompute=selective"),
+        ("no activation checkpointing", "recompute=none"),
+        ("without recompute", "recompute=none"),
+        ("off", "recompute=none"),
+    ],
+)
+def test_recompute_by_the_words_of_tables(text: str, wanted: str) -> None:
+    asked = parse_strategy(wanted)
+    found = run(recompute=text)
+    assert not any("recompute" in rule for rule in found.filled)
+    for name in ("recompute", "method", "recompute_layers"):
+        assert getattr(found.strategy, name) == getattr(asked, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "stage"), [("HSDP", 3), ("ZeRO++", 3), ("zero-infinity", 3), ("sharded optimizer", 1), ("off", 0)]
+)
+def test_sharding_by_the_words_of_tables(text: str, stage: int) -> None:
+    found = run(zero_stage_or_dist_opt=text)
+    assert found.strategy.zero == stage
+    assert not any("ZeRO" in rule for rule in found.filled)
+
+
+@pytest.mark.parametrize(
+    ("text", "task"),
+    [("Pre-training", "pretrain"), ("training", "pretrain"), ("Fine-tuning", "finetune"), ("PEFT", "lora")],
+)
+def test_tasks_by_the_words_of_tables(text: str, task: str) -> None:
+    assert run(task=text).request.task == task
+
+
+@pytest.mark.parametrize(
+    ("framework", "runtime"),
+    [
+        ("Megatron Bridge", "megatron-bridge"),
+        ("NVIDIA NeMo Framework 24.07", "nemo"),
+        ("Megatron-Core v0.12", "megatron"),
+        ("PyTorch", "fsdp-eager"),
+        ("HF Trainer", "fsdp-eager"),
+        ("axolotl", "fsdp-eager"),
+        ("GPT-NeoX", "deepspeed"),
+        ("InternLM", "internevo"),
+    ],
+)
+def test_frameworks_by_the_words_of_tables(framework: str, runtime: str) -> None:
+    found = run(framework=framework)
+    assert found.job.runtime.name == runtime
+    assert not any("taken as megatron" in rule for rule in found.filled)
+
+
+@pytest.mark.parametrize(
+    ("date", "notes", "runtime"),
+    [
+        ("2024-12", "compile", "torchtitan-2024"),
+        ("2024-04", "", "torchtitan-2024"),
+        ("2025-06", "compile", "torchtitan"),
+        ("v0.2.0", "compile", "torchtitan"),
+        ("", "", "torchtitan"),
+        ("2024-12", "no compile", "torchtitan-eager"),
+        ("2025-06", "no compile", "torchtitan-eager"),
+    ],
+)
+def test_a_framework_is_what_it_was_at_the_time(date: str, notes: str, runtime: str) -> None:
+    found = run(
+        framework="torchtitan", framework_version_or_date=date, notes=notes, recompute="selective", tp="1", pp="1",
+        dp="16", zero_stage_or_dist_opt="fsdp2(zero3)",
+    )  # fmt: skip
+    assert found.job.runtime.name == runtime
+    assert found.strategy.recompute_layers == 16  # selective is every second layer, compiled or not
+
+
+@pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"tp": "", "dp": ""}, "tensor-parallel degree is missing"),

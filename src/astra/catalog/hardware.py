@@ -6,6 +6,8 @@ parsed. Adding a GPU or a node type is adding its file.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -137,9 +139,7 @@ def _fitting(kind: Kind, name: str) -> tuple[str, ...]:
 @cache
 def catalog_hash() -> str:
     """12 hex digits that change whenever a data file of the catalog changes."""
-    import hashlib  # noqa: PLC0415 - it takes longer to load than a GPU to find
-
-    digest, found = hashlib.sha256(), dict[str, str]()
+    digest, found = _sha256(), dict[str, str]()
     for folder, _, files in os.walk(DATA):  # there are many, and paths as objects take longer than reading them
         within = os.path.relpath(folder, DATA).replace(os.sep, "/")
         for file in files:
@@ -149,7 +149,15 @@ def catalog_hash() -> str:
         with open(found[name], "rb") as stream:
             # Line ends are made equal, so that every checkout agrees.
             digest.update(name.encode() + b"\0" + stream.read().replace(b"\r\n", b"\n") + b"\0")
-    return digest.hexdigest()[:12]
+    return str(digest.hexdigest()[:12])
+
+
+def _sha256() -> Any:
+    """A new digest from the interpreter's own module: hashlib loads OpenSSL first, which takes longer than the rest."""
+    for name in ("_sha2", "_sha256", "hashlib"):  # since Python 3.12, before it, and where neither is built in
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name).sha256()
+    raise ImportError("hashlib")
 
 
 def decode_device(table: Mapping[str, Any], *, where: str) -> Device:

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -29,6 +31,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_stdout()
         return READER_GONE
+
+
+def program() -> int:
+    """The program itself: ``main``, and out at once. To take a plan's modules down takes longer than to draw it."""
+    code = main()
+    threads = sys.modules.get("threading")
+    if threads is not None and threads.active_count() > 1:
+        return code  # somebody still works: the interpreter waits for them
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed, and what failed has been said
+            stream.flush()
+    os._exit(code)
 
 
 def _run(arguments: list[str]) -> int:

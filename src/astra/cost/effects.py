@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from astra.provenance import Bools, Floats, Ints
+from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
 
 
@@ -69,6 +70,16 @@ def pipelined_collective_s(runtime: Runtime, across: Bools) -> Floats:
 def tied_as_made(runtime: Runtime, made: float, reduced: float) -> float:
     """Of a gradient that the copies of a tied table exchange: as backward makes it, or as replicas reduce it."""
     return made if runtime.amount("tied_as_made") else reduced
+
+
+def repeats_keys(runtime: Runtime, model: ModelSpec) -> float:
+    """Heads of keys and values that a ring passes on, over those of the model; of a latent's there are all."""
+    return model.heads / model.kv_heads if runtime.amount("repeats_keys") and model.mla is None else 1.0
+
+
+def ring_gradient_bytes(runtime: Runtime) -> float:
+    """Per element of the gradients of keys and values that a ring passes on."""
+    return runtime.amount("ring_gradient_bytes")
 
 
 def keeps_activation(runtime: Runtime) -> bool:

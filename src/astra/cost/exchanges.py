@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 
 from astra.axes import AXES, Axis, Send
+from astra.cost import effects
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.layers.kinds import LayerKind, layer_kinds
-from astra.layers.operators import SameShardings, Shard, once
+from astra.layers.operators import BF16, SameShardings, Shard, once
 from astra.network import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job
@@ -23,7 +24,11 @@ def sends_of(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Sen
     if key == HEAD:
         return {axis.name: _head_sends(job, axis, shard) for axis in AXES}
     assert isinstance(key, LayerKind)
-    return {axis.name: [_once(job, send) for send in axis.layer_sends(job.model, key, shard)] for axis in AXES}
+    return {axis.name: _layer_sends(job, axis, key, shard) for axis in AXES}
+
+
+def _layer_sends(job: Job, axis: Axis, key: LayerKind, shard: Shard) -> list[Send]:
+    return [_passed_on(job, _once(job, send)) for send in axis.layer_sends(job.model, key, shard)]
 
 
 def _head_sends(job: Job, axis: Axis, shard: Shard) -> list[Send]:
@@ -31,7 +36,7 @@ def _head_sends(job: Job, axis: Axis, shard: Shard) -> list[Send]:
     head, more = axis.head_sends(job.model, shard), job.workload.mtp
     if not more:
         return head
-    layer = [_once(job, send) for send in axis.layer_sends(job.model, layer_kinds(job.model)[-1], shard)]
+    layer = _layer_sends(job, axis, layer_kinds(job.model)[-1], shard)
     several = [(send, more) for send in layer] + [(send, 1 + more) for send in head]
     return [send._replace(forward=n * send.forward, backward=n * send.backward) for send, n in several]
 
@@ -120,6 +125,16 @@ def communication(
 def _outlasting(seconds: Floats, window: Floats, slowdown: float) -> Floats:
     """What shows of an exchange beside compute: what outlasts it, and by how much it slows it."""
     return np.maximum(seconds - window, 0.0) + slowdown * np.minimum(seconds, window)
+
+
+def _passed_on(job: Job, send: Send) -> Send:
+    """What a ring passes on, in the heads and widths of the runtime: keys and values, in backward gradients too."""
+    if send.behind != "attention":
+        return send
+    wider = effects.ring_gradient_bytes(job.runtime) / BF16
+    return send._replace(
+        nbytes=effects.repeats_keys(job.runtime, job.model) * send.nbytes, backward=(1 + wider) * send.forward
+    )
 
 
 def _once(job: Job, send: Send) -> Send:

@@ -16,14 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.columns import each, largest
+from astra.columns import Column, each, largest
 from astra.cost import effects, memory
 from astra.cost.between import Replicas, replicas
-from astra.cost.memory import Sharding
+from astra.cost.memory import Sharding, start_bytes
 from astra.cost.pipeline import paths_of, pipeline_bound_s
 from astra.cost.recompute import FULL, Recomputes, module_sets
 from astra.cost.stage import Meshes, StageCosts
-from astra.cost.start import start_bytes
 from astra.cost.state import Bytes, optimizer_s
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints, Timed
@@ -68,6 +67,16 @@ def states(job: Job, meshes: Meshes, costs: StageCosts, shardings: Sharding) -> 
     )
     static = memory.states(job, costs, shardings)
     return static._replace(start=start_bytes(job, costs, shardings)), update, between
+
+
+def states_at(held: States, rows: Ints) -> States:
+    """The same of some meshes; a column of one row stands for all of them."""
+
+    def some(column: Column) -> Column:
+        return column if len(column) == 1 else column.take(rows, axis=0)
+
+    static, update, between = held
+    return each(static, some), each(update, some), each(between, some)
 
 
 def evaluate(

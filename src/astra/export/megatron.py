@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from astra.cost.start import built_without_memory
+from astra.cost.memory import built_without_memory
 from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined, template
 from astra.export.megatron_model import Flag, model_flags, positions_known
 from astra.export.megatron_words import LIMITS, aware, fp8_format, fp8_scaling, graph_modules, instances

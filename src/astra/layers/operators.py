@@ -104,7 +104,7 @@ class Stream(NamedTuple):
 
     kernel: str
     elements: Floats
-    launches: float = 1.0  # how many times the operator runs on these elements in all
+    launches: Floats | float = 1.0  # how many times the operator runs on these elements in all
     way: str = "both"  # or "forward" or "backward" alone
     groups: Floats | float = 1.0  # pieces it is cut into, each with kernels of its own: experts
 
@@ -213,5 +213,4 @@ def once(timed: Callable[..., R], *columns: Floats | Ints | Bools | float, repea
     wide = [column for column in flat if column.ndim]
     first, place = distinct(*wide) if repeated is None else repeated.distinct(*wide)
     found = timed(*(column[first] if column.ndim else column for column in flat))
-    rows: Any = place if isinstance(place, slice) else place.reshape(shape)
-    return take(found, rows)
+    return found if isinstance(place, slice) else take(found, place.reshape(shape))

@@ -146,8 +146,9 @@ def in_range(card: Card, shapes: Shapes) -> Bools:
 def surfaces() -> dict[tuple[str, str], Surface]:
     """Every fitted surface by (GPU, precision)."""
     cards = [msgspec.convert(card, Card) for card in read_json("gemm.json")["surfaces"]]
-    with (Path(__file__).parent / "data" / "gemm.npz").open("rb") as stream, np.load(stream) as stored:
-        stacked = {name: stored[name].astype(np.float64) for name in WEIGHTS}
+    with (Path(__file__).parent / "data" / "gemm.npy").open("rb") as stream:
+        stored = np.load(stream)  # a record for each surface: an archive of arrays takes longer to open than to use
+    stacked = {name: stored[name].astype(np.float64) for name in WEIGHTS}
     return {
         (card.gpu, card.precision): Surface(card, {name: stacked[name][index] for name in WEIGHTS})
         for index, card in enumerate(cards)

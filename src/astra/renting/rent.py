@@ -93,7 +93,7 @@ class Stage(NamedTuple):
 
 def staged(request: PlanRequest, shown: Market) -> Stage:
     """A request with what it may rent; an error if its runtime cannot train it."""
-    world = World.of(request, Cluster(pools=(shown.offers[0].pool,))).in_own_precision()
+    world = World.of(request, Cluster(pools=(shown.offers[0].pool,)))
     base = world.job
     able(base)
 

@@ -10,7 +10,7 @@ from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 
 def render_afford(
@@ -24,7 +24,7 @@ def render_afford(
     """The answers in a sentence each and a table of models; ``full`` adds tokens against parameters as a picture."""
     columns = drawing.page_width(width)
     within = f"{show_dollars(report.budget_usd)} within {show_seconds(report.deadline_days * 86400)}"
-    parts: list[RenderableType] = [drawing.text((f"What {within} buys", "bold")), drawing.blank()]
+    parts: list[Part] = [drawing.text((f"What {within} buys", "bold")), drawing.blank()]
     parts += [*drawing.bullets(sentences(report)), drawing.blank(), _table(report, columns)]
     if full and len(report.rows) > 1:
         points = [(float(row.parameters), row.tokens) for row in report.rows]
@@ -69,7 +69,7 @@ def _mark(row: Afforded, report: AffordReport) -> str:
     return "".join(mark for mark, name in marks.items() if name == row.model)
 
 
-def _table(report: AffordReport, width: int) -> RenderableType:
+def _table(report: AffordReport, width: int) -> Part:
     """One row per model; a narrow page keeps room for the GPUs before ranges and tokens per parameter."""
     sums, ratios, ranges = (width >= columns for columns in (_TINY, _NARROW, _WIDE))
     columns = [("", "left"), ("model", "left")] + [("params", "right")] * sums + [("tokens", "right")]

@@ -12,7 +12,7 @@ from astra.spec.mixed import on_one_line
 from astra.units import DAY_S, show_dollars, show_seconds
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 ROLES: Final = {"knee": "best trade"}
 MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies
@@ -21,7 +21,7 @@ MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # 
 WIDE: Final = 150  # columns of a page with room for strategies
 
 
-def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, energy: bool = False) -> RenderableType:
+def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, energy: bool = False) -> Part:
     """One row per choice with its place on the whole front, fastest first; a narrow page has no room for prices."""
     wide, narrow, tiny = width >= WIDE, width < 96, width < 76
     grid = energy and any(choice.cost.kg_co2 is not None for _, choice in front)
@@ -47,7 +47,7 @@ def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, ene
     return out
 
 
-def strategies_below(front: Sequence[tuple[int, Choice]], width: int) -> list[RenderableType]:
+def strategies_below(front: Sequence[tuple[int, Choice]], width: int) -> list[Part]:
     """The strategies of a front in a table of their own, on a page where the other has no room for them."""
     if width >= WIDE or not front:
         return []

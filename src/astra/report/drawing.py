@@ -1,21 +1,14 @@
-"""Drawing primitives shared by the text reports: pages of rich renderables turned into a string, bars, tables."""
+"""Drawing primitives shared by the text reports: pages turned into a string, paragraphs, bars, tables."""
 
 from __future__ import annotations
 
-import io
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
-from astra.errors import visible_lines
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
-    from rich.table import Table
-    from rich.text import Text
+from astra.report.layout import Column, Part, Table, Text, drawn
 
 NARROWEST: Final = 60
 WIDEST: Final = 160
@@ -63,54 +56,26 @@ def days(time_days: float | None) -> str:
     return f"{time_days:.2f}" if time_days < 1 else f"{time_days:,.1f}"
 
 
-def draw(parts: Iterable[RenderableType], *, width: int, color: bool) -> str:
+def draw(parts: Iterable[Part], *, width: int, color: bool) -> str:
     """The parts one under the other, as text; lines have no trailing blanks and the text ends in one newline."""
-    from rich.console import Console  # noqa: PLC0415
-
-    page = io.StringIO()
-    console = Console(
-        file=page,
-        width=width,
-        force_terminal=color,
-        force_jupyter=False,
-        force_interactive=False,
-        color_system="standard" if color else None,
-        no_color=not color,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        legacy_windows=False,
-    )
-    for part in parts:
-        console.print(_Visible(part))
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
-
-
-class _Visible(NamedTuple):
-    """A part whose letters can all be seen: colours are the page's, never those of a name."""
-
-    part: RenderableType
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for segment in console.render(self.part, options):
-            yield segment._replace(text=visible_lines(segment.text))
+    return "".join(f"{drawn(line, color=color)}\n" for part in parts for line in part.lines(width))
 
 
 def text(*pieces: str | tuple[str, str]) -> Text:
     """Plain and styled pieces in a row."""
-    from rich.text import Text  # noqa: PLC0415
-
-    return Text.assemble(*pieces, overflow="fold")
+    return Text(_runs(pieces))
 
 
-def prose(*pieces: str | tuple[str, str]) -> RenderableType:
+def prose(*pieces: str | tuple[str, str]) -> Text:
     """A paragraph, kept narrow enough to read."""
-    from rich.constrain import Constrain  # noqa: PLC0415
-
-    return Constrain(text(*pieces), PROSE)
+    return Text(_runs(pieces), PROSE)
 
 
-def remark(sentence: str | None) -> list[RenderableType]:
+def _runs(pieces: Iterable[str | tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((piece, "") if isinstance(piece, str) else piece for piece in pieces)
+
+
+def remark(sentence: str | None) -> list[Part]:
     """A paragraph that should be seen, or nothing."""
     return [prose((sentence, "yellow"))] if sentence else []
 
@@ -120,41 +85,29 @@ def blank() -> Text:
     return text("")
 
 
-def heading(title: str, note: str = "") -> RenderableType:
+def heading(title: str, note: str = "") -> Text:
     """A section title with an optional remark beside it."""
     return prose((title, "bold cyan"), (f"  {note}", "dim") if note else "")
 
 
-def table(*columns: tuple[str, str], gap: int = 2) -> Table:
+def table(*columns: tuple[str, str], gap: int = 2, headed: bool = True) -> Table:
     """A table without frames; each column is a header and ``left``, ``right`` or ``wrap`` (left, may wrap)."""
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    # The box draws one blank between columns, so the padding is the rest of the gap.
-    out = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
-    out.header_style = "bold"
-    for name, side in columns:
-        out.add_column(name, justify="right" if side == "right" else "left", no_wrap=side != "wrap", overflow="fold")
-    return out
+    made = [Column(name, right=side == "right", wraps=side == "wrap") for name, side in columns]
+    return Table(made, gap=gap, headed=headed)
 
 
-def bullets(sentences: Iterable[str], *, mark: str = "-", style: str = "") -> list[RenderableType]:
+def bullets(sentences: Iterable[str], *, mark: str = "-", style: str = "") -> list[Part]:
     """Sentences that wrap under themselves, each behind a mark."""
-    from rich.constrain import Constrain  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True, style=style)
-    grid.add_column(overflow="fold")
+    listed = Table([Column("", style=style), Column("", wraps=True)], gap=1, headed=False, widest=PROSE)
     rows = [sentence for sentence in sentences if sentence]
     for sentence in rows:
-        grid.add_row(mark, sentence)
-    return [Constrain(grid, PROSE)] if rows else []
+        listed.add_row(mark, sentence)
+    return [listed] if rows else []
 
 
-def closing(warnings: Sequence[str], notes: Sequence[str]) -> list[RenderableType]:
+def closing(warnings: Sequence[str], notes: Sequence[str]) -> list[Part]:
     """What a report ends with: what to beware of, and what was assumed."""
-    parts: list[RenderableType] = [blank(), *bullets(warnings, mark="!", style="yellow")] if warnings else []
+    parts: list[Part] = [blank(), *bullets(warnings, mark="!", style="yellow")] if warnings else []
     return [*parts, blank(), *bullets(notes, mark="note:", style="dim")] if notes else parts
 
 

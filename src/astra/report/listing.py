@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from astra.report import drawing
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 
 class ListingColumn(NamedTuple):
@@ -37,7 +37,7 @@ def render_listing(
     listing = drawing.table(*((column.title, column.setting) for column in shown), gap=gap)
     for row in cells:
         listing.add_row(*(drawing.cut(cell, room.get(index, len(cell))) for index, cell in enumerate(row)))
-    parts: list[RenderableType] = [drawing.heading(title, f"{len(rows):,}"), listing]
+    parts: list[Part] = [drawing.heading(title, f"{len(rows):,}"), listing]
     if remarks:
         parts += [drawing.blank(), *drawing.bullets(remarks, mark="note:", style="dim")]
     return drawing.draw(parts, width=page, color=bool(color))
@@ -62,7 +62,7 @@ def render_entry(title: str, entry: Mapping[str, Any], *, width: int | None = No
     for name, value in entry.items():
         for key, text in _flat(name, value):
             fields.add_row(key, text)
-    parts: list[RenderableType] = [drawing.heading(title), fields]
+    parts: list[Part] = [drawing.heading(title), fields]
     return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
 
 

@@ -15,7 +15,7 @@ from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part, Text
 
 BAR: Final = 14
 LEAST_BAR: Final = 5
@@ -128,7 +128,7 @@ def _page(
     facts = (
         f"batch {work['global_batch']:,} x {work['seq']:,} tokens = {show_count(work['global_batch'] * work['seq'])}"
     )
-    parts: list[RenderableType] = [
+    parts: list[Part] = [
         drawing.text((f"{request['model']} on {request['gpu']}", "bold"), f" ({request['counts']})"),
         drawing.prose((f"{facts} per step, {work['precision']}, {request['runtime']}", "dim")),
         *drawing.remark(request.get("runtime_because")),
@@ -155,7 +155,7 @@ def _page(
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
-def _in_full(estimate: MixedEstimate, width: int) -> list[RenderableType]:
+def _in_full(estimate: MixedEstimate, width: int) -> list[Part]:
     """Time by term and by stage, memory by kind and stage, and how sure it is; terms are those of the slowest group."""
     unit = stages.time_unit(estimate)[0]
     note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"
@@ -178,7 +178,7 @@ MORE: Final = (
 )
 
 
-def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[RenderableType]:
+def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[Part]:
     """The best plan in a few sentences, what each pool is worth, and what more can be seen."""
     sentences = [explain.certainty(best), " ".join(comparison(planset)), "; ".join(marginal_sentences(planset))]
     sentences += [*line_sentences(planset), *lost_sentences(planset)]
@@ -245,7 +245,7 @@ def render_estimate(
     if not estimate.fits:
         over = [stage for stage in estimate.stages if not stage.fits]
         verdict.append(f"{len(over)} of {len(estimate.stages)} stages need more memory than there is")
-    parts: list[RenderableType] = [
+    parts: list[Part] = [
         drawing.text((f"{estimate.model} on {estimate.gpus}", "bold"), f", {estimate.runtime}"),
         drawing.text(("strategy  ", "dim"), estimate.strategy),
         *drawing.bullets(verdict, mark="!", style="red"),
@@ -265,9 +265,9 @@ def render_estimate(
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
-def picture(estimate: MixedEstimate, width: int, *, every_stage: bool = False) -> list[RenderableType]:
+def picture(estimate: MixedEstimate, width: int, *, every_stage: bool = False) -> list[Part]:
     """Every group as a row of pools and a table of its stages."""
-    out: list[RenderableType] = []
+    out: list[Part] = []
     slowest = max(map(shown_s, _stages(estimate)), default=1.0)
     for group in estimate.groups:
         own = [stage for stage in _stages(estimate) if stage.group == group.index]
@@ -310,7 +310,7 @@ def shown_s(stage: MixedStage) -> float:
     return stage.microbatch_s + (stage.transfer_s if "pp" in stage.exposed_s else 0.0)
 
 
-def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_stage: bool) -> RenderableType:
+def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_stage: bool) -> Part:
     """One row per stage, equal neighbours together; bars as wide as the page leaves room for."""
     rows = [FleetStageRow(n, n, stage) for n, stage in enumerate(stages)] if every_stage else stage_rows(stages)
     shown = rows if every_stage or len(rows) <= MOST_ROWS else [*rows[: MOST_ROWS // 2], *rows[-MOST_ROWS // 2 :]]
@@ -332,13 +332,13 @@ def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_st
         bars = [drawing.text((drawing.bar(shown_s(stage) / slowest, cells), "green")),
                 drawing.text((drawing.bar(full, cells), "yellow" if stage.fits else "red"))]  # fmt: skip
         gib = f"{'' if stage.fits else '! '}{stage.peak_reserved_gib:.1f}/{stage.memory_limit_gib:.1f}"
-        entries: list[RenderableType] = [row.name, stage.pool, str(stage.gpus), str(stage.tp), str(stage.layers)]
+        entries: list[str | Text] = [row.name, stage.pool, str(stage.gpus), str(stage.tp), str(stage.layers)]
         entries += [f"{shown_s(stage) * 1e3:.1f}", *bars[:1] * drawn, gib, *bars[1:] * drawn]
         out.add_row(*entries, *[stage.recompute] * (len(columns) - len(entries)))
     return out
 
 
-def _ranking(plans: Sequence[Plan]) -> RenderableType:
+def _ranking(plans: Sequence[Plan]) -> Part:
     priced = any(plan.estimate.train_usd is not None for plan in plans)
     columns = [("#", "right"), ("strategy", "wrap"), ("GPUs", "right"), ("step time", "right"), ("tokens/s", "right")]
     columns += [("MFU", "right"), ("bubble", "right")] + [("days", "right"), ("cost", "right")] * priced
@@ -357,7 +357,7 @@ def _ranking(plans: Sequence[Plan]) -> RenderableType:
     return out
 
 
-def _runtimes(planset: MixedPlanSet) -> list[RenderableType]:
+def _runtimes(planset: MixedPlanSet) -> list[Part]:
     """The best plan of each runtime, where that was asked."""
     if not planset.by_runtime:
         return []
@@ -372,7 +372,7 @@ def _runtimes(planset: MixedPlanSet) -> list[RenderableType]:
     return [drawing.blank(), drawing.heading("The best plan of each runtime"), out]
 
 
-def _launch(planset: MixedPlanSet) -> list[RenderableType]:
+def _launch(planset: MixedPlanSet) -> list[Part]:
     best, can = planset.best.estimate, planset.launchable
     assert isinstance(best, MixedEstimate)
     sentences = [runs_sentence(best)]

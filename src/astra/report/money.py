@@ -26,7 +26,7 @@ from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
 YEAR_H: Final = 8766
@@ -70,7 +70,7 @@ def _rendered(
     report: RentReport, shown: Sequence[Choice], columns: int, color: bool, *, brief: bool, full: bool
 ) -> str:
     """The text with these choices of the front."""
-    parts: list[RenderableType] = [*_header(report), drawing.blank(), *drawing.bullets(advice(report)), drawing.blank()]
+    parts: list[Part] = [*_header(report), drawing.blank(), *drawing.bullets(advice(report)), drawing.blank()]
     parts += [drawing.heading("Time against money", judged_words(report))]
     numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
     rows = [(numbers[id(choice)], choice) for choice in shown]
@@ -116,7 +116,7 @@ def _about_strategies(report: RentReport) -> list[str]:
     ]
 
 
-def _header(report: RentReport) -> list[RenderableType]:
+def _header(report: RentReport) -> list[Part]:
     work = report.request["workload"]
     tokens = (
         f"{show_count(work['tokens'])} tokens, batch {work['global_batch']:,} x {work['seq']:,}, {work['precision']}"
@@ -184,7 +184,7 @@ def _commitment(choice: Choice) -> str:
     return f"; a floor, because the term is not known: a year of it is {show_dollars(usd)}"
 
 
-def _merged(report: RentReport, shown: Sequence[Choice]) -> list[RenderableType]:
+def _merged(report: RentReport, shown: Sequence[Choice]) -> list[Part]:
     """How many choices are not shown, and why."""
     hidden = [choice for choice in report.front if choice not in shown]
     like = sum(bool(choice.like) for choice in hidden)
@@ -204,7 +204,7 @@ def _extras(cost: Cost) -> str:
     return f"; of it {', '.join(extras)}" if extras else ""
 
 
-def _popular_table(report: RentReport) -> RenderableType:
+def _popular_table(report: RentReport) -> Part:
     out = drawing.table(("choice", "left"), ("time", "right"), ("cost", "right"), ("wastes", "wrap"))
     by = report.judged_by
     for choice in report.popular:
@@ -235,7 +235,7 @@ def restart_sentences(cost: Cost, whose: str = "") -> list[str]:
     ]
 
 
-def _prices(front: Sequence[Choice]) -> list[RenderableType]:
+def _prices(front: Sequence[Choice]) -> list[Part]:
     seen = dict.fromkeys(price_words(part.price) for choice in front for part in choice.parts)
     return [drawing.heading("Prices"), *drawing.bullets(seen)]
 
@@ -269,7 +269,7 @@ def terms_words(price: PriceTag) -> str:
     return f"; {'; '.join(words)}" if words else ""
 
 
-def _unused(report: RentReport) -> list[RenderableType]:
+def _unused(report: RentReport) -> list[Part]:
     if not report.unused:
         return []
     rows = [f"{entry.reason}: {', '.join(entry.offers)}." for entry in report.unused]
@@ -297,12 +297,13 @@ def mixes_sentence(found: MixSearch) -> str:
     )
 
 
-def bill(planset: PlanSet) -> list[RenderableType]:
+def bill(planset: PlanSet) -> list[Part]:
     """The best plan's bill, what it saves, and the front where that was asked for; without a price what it saves."""
     if not planset.plans or planset.best.estimate.cost is None:
         saved = saved_sentences(planset)
         return [drawing.blank(), *drawing.bullets(saved)] if saved else []
-    best, parts = planset.best.estimate, [drawing.blank(), drawing.heading("The bill")]
+    best = planset.best.estimate
+    parts: list[Part] = [drawing.blank(), drawing.heading("The bill")]
     if planset.objective == "pareto" and len(planset.plans) > 1:
         parts += _plan_front([plan.estimate for plan in planset.plans])
     return [*parts, *drawing.bullets([*bill_sentences(best), *saved_sentences(planset)])]
@@ -367,7 +368,7 @@ def _saved(amount: float, words: str) -> str:
     return f"{words} {'saved' if amount >= 0 else 'more'}"
 
 
-def _plan_front(estimates: Sequence[Estimate]) -> list[RenderableType]:
+def _plan_front(estimates: Sequence[Estimate]) -> list[Part]:
     rows = drawing.table(("GPUs", "left"), ("time", "right"), ("cost", "right"), ("range", "right"))
     points = []
     for estimate in estimates:

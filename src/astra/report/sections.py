@@ -9,12 +9,12 @@ from astra.report import drawing, explain, stages
 from astra.report.terms import words
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 _GROUP_STYLE: Final = {"compute": "green", "communication": "yellow", "idle": "red", "other": "blue"}
 
 
-def where_time_goes(estimate: Estimate, width: int) -> list[RenderableType]:
+def where_time_goes(estimate: Estimate, width: int) -> list[Part]:
     """The step by term, with what dominates it and what would help."""
     rows = explain.shares(estimate)
     cells = min(40, max(8, width - 62))
@@ -34,7 +34,7 @@ def where_time_goes(estimate: Estimate, width: int) -> list[RenderableType]:
     ]
 
 
-def memory(estimate: Estimate, width: int) -> list[RenderableType]:
+def memory(estimate: Estimate, width: int) -> list[Part]:
     """GiB by kind and stage, with the fullest."""
     alike = all(stage.own_limit_gib is None for stage in estimate.stages)
     room = f"; usable {estimate.memory_usable_gib:.1f}, limit {estimate.memory_limit_gib:.1f}" if alike else ""
@@ -47,7 +47,7 @@ def memory(estimate: Estimate, width: int) -> list[RenderableType]:
     ]
 
 
-def provenance(estimate: Estimate) -> list[RenderableType]:
+def provenance(estimate: Estimate) -> list[Part]:
     """The source of each term."""
     if not estimate.provenance:
         return []
@@ -57,7 +57,7 @@ def provenance(estimate: Estimate) -> list[RenderableType]:
     return [drawing.blank(), drawing.heading("How each term is known"), out]
 
 
-def others(planset: PlanSet) -> list[RenderableType]:
+def others(planset: PlanSet) -> list[Part]:
     """By how much each of the other plans lost, and on what."""
     if len(planset.plans) < 2 or planset.objective == "pareto":  # none of a front has lost
         return []
@@ -65,9 +65,9 @@ def others(planset: PlanSet) -> list[RenderableType]:
     return [drawing.blank(), drawing.heading("Why the others lost"), *drawing.bullets(sentences)]
 
 
-def ledger(planset: PlanSet, limit: int | None = None) -> list[RenderableType]:
+def ledger(planset: PlanSet, limit: int | None = None) -> list[Part]:
     """What the search did, and what it left out for which reason."""
-    parts: list[RenderableType] = [drawing.blank(), drawing.heading("The search")]
+    parts: list[Part] = [drawing.blank(), drawing.heading("The search")]
     parts.append(drawing.prose(explain.search_sentence(planset)))
     shown, reasons, strategies = explain.ranked_rejects(planset.rejects, limit)
     if not shown:

@@ -12,7 +12,7 @@ from astra.sharing.records import FleetReport, PoolUse, SharedJob
 from astra.units import DAY_S, show_count, show_dollars, show_seconds
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 GOALS: Final = {
     "completion": "jobs done soonest, by their weights",
@@ -34,7 +34,7 @@ def render_fleet(report: FleetReport, width: int | None = None, color: bool | No
     out = drawing.table(*[(name, "left" if name in NAMED else "right") for name in HEADS])
     for job in report.jobs:
         out.add_row(*cells(job))
-    parts: list[RenderableType] = [
+    parts: list[Part] = [
         drawing.text((report.title, "bold"), f": {GOALS[report.goal]}"),
         drawing.prose((about(report), "dim")),
         drawing.blank(),

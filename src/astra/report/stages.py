@@ -10,7 +10,7 @@ from astra.report import drawing, explain
 from astra.report.terms import MEMORY_LABELS
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from astra.report.layout import Table
 
 MOST_KINDS_NARROW: Final = 5
 MOST_KINDS_WIDE: Final = 9

@@ -14,7 +14,7 @@ from astra.report.plan_page import footer
 from astra.units import show_dollars, show_seconds
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 TITLES: Final = {"models": "model", "workloads": "workload", "goals": "goal", "prices": "prices"}
 SHOWN: Final = 40  # rows of the text
@@ -31,7 +31,7 @@ def render_study(report: StudyReport, width: int | None = None, color: bool | No
     for row in report.best[:SHOWN]:
         out.add_row(*_cells(row, axes)[:-2])
     more = [f"... and {len(report.best) - SHOWN:,} rows more, in the tables"] if len(report.best) > SHOWN else []
-    parts: list[RenderableType] = [
+    parts: list[Part] = [
         drawing.text((report.title, "bold"), f": {_counted(report)}"),
         drawing.prose((_pace(report), "dim")),
         drawing.blank(),
@@ -81,7 +81,7 @@ def _cells(row: BestFleet, axes: Sequence[str]) -> list[str]:
     ]
 
 
-def _problems(report: StudyReport) -> Iterator[RenderableType]:
+def _problems(report: StudyReport) -> Iterator[Part]:
     if report.problems:
         yield drawing.blank()
         yield drawing.heading("Without a plan")

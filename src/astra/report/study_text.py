@@ -12,14 +12,14 @@ from astra.study.records import Comparison, Explanation, Side
 from astra.units import show_dollars
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 
 def render_explanation(found: Explanation, width: int | None = None, color: bool | None = None) -> str:
     """What bounds a plan, what binds it, what the next one lost by, what a change would bring, how sure it is."""
     columns = drawing.page_width(width)
     estimate = found.estimate
-    parts: list[RenderableType] = [
+    parts: list[Part] = [
         drawing.text((f"{estimate.model} on {estimate.gpus}", "bold"), f", {estimate.runtime}, plan {found.rank}"),
         drawing.prose((estimate.strategy, "dim")),
         drawing.prose(figures_line(estimate)),
@@ -58,7 +58,7 @@ def _idle(found: Explanation) -> list[str]:
     return [f"less than {WORTH:.1%} from {', '.join(names)}"] if names else []
 
 
-def _changes_table(found: Explanation) -> RenderableType:
+def _changes_table(found: Explanation) -> Part:
     priced = any(one.usd_per_billion_tokens is not None for one in found.changes)
     columns = [("change", "left"), ("tokens/s", "right"), ("gain", "right")] + [("$/billion", "right")] * priced
     out = drawing.table(*columns, ("best plan with it", "wrap"))
@@ -72,7 +72,7 @@ def _changes_table(found: Explanation) -> RenderableType:
     return out
 
 
-def _known_table(found: Explanation) -> RenderableType:
+def _known_table(found: Explanation) -> Part:
     out = drawing.table(("figure", "left"), ("value", "right"), ("how sure", "wrap"))
     for one in found.known:
         out.add_row(one.figure, one.value, one.how)
@@ -83,7 +83,7 @@ def render_comparison(found: Comparison, width: int | None = None, color: bool |
     """Two side by side, and their difference term by term."""
     columns = drawing.page_width(width)
     first, second = found.first, found.second
-    parts: list[RenderableType] = [
+    parts: list[Part] = [
         drawing.prose(("A  ", "bold"), (first.name, "bold"), f"  {first.estimate.strategy}"),
         drawing.prose(("B  ", "bold"), (second.name, "bold"), f"  {second.estimate.strategy}"),
         drawing.blank(),
@@ -96,7 +96,7 @@ def render_comparison(found: Comparison, width: int | None = None, color: bool |
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
-def _sides(first: Side, second: Side) -> RenderableType:
+def _sides(first: Side, second: Side) -> Part:
     out = drawing.table(("", "left"), ("A", "right"), ("B", "right"), ("B against A", "right"))
     for name, a, b, change in side_rows(first, second):
         out.add_row(drawing.text((name, "dim")), a, b, change)
@@ -139,7 +139,7 @@ def _step(side: Side) -> str:
     return f"{explain.show_step(side.estimate.step_s)} ±{explain.error_bar(side.estimate):.0%}"
 
 
-def difference(found: Comparison) -> list[RenderableType]:
+def difference(found: Comparison) -> list[Part]:
     """Terms that differ, their sum, and memory."""
     one, two = found.first.estimate, found.second.estimate
     out = drawing.table(("term", "left"), ("A", "right"), ("B", "right"), ("B - A", "right"))

@@ -15,7 +15,7 @@ from astra.study.records import Sweep, SweepPoint
 from astra.units import parse_count, show_count, show_dollars
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 TITLES: Final = {
     "gpus": "GPUs",
@@ -37,7 +37,7 @@ def render_sweep(found: Sweep, width: int | None = None, color: bool | None = No
     out = drawing.table(*heads, *[("$/billion", "right")] * priced, ("", "left"), ("best plan", "wrap"))
     for point in found.points:
         out.add_row(*_cells(found, point, priced=priced))
-    parts: list[RenderableType] = [
+    parts: list[Part] = [
         drawing.text((f"{found.model} on {found.gpus}", "bold"), f", over {' and '.join(found.over)}"),
         drawing.blank(),
         out,

@@ -12,7 +12,7 @@ from astra.spec.mixed import short_form
 from astra.units import show_count, show_dollars, show_gib, show_seconds
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 REJECTS_SHOWN: Final = 8  # where there is no plan and nobody asked for all
 ONE_LINE_WIDTH: Final = 120
@@ -48,7 +48,7 @@ def _page(
 ) -> str:
     """The same with some of the plans; ``tight`` leaves out what matters least of the short answer."""
     columns = drawing.page_width(width)
-    parts: list[RenderableType] = [*_plans_header(planset), drawing.blank()]
+    parts: list[Part] = [*_plans_header(planset), drawing.blank()]
     if planset.plans:
         parts.append(_ranking(planset.plans[:plans], columns))
         parts += drawing.closing(explain.all_warnings(planset), [])
@@ -85,7 +85,7 @@ MORE_OF_ONE: Final = "-v: time and memory by stage, the whole bill, how each ter
 MORE_IN_ALL: Final = "-v: the rest. --report FILE.html: as a page. astra explain PLAN.json: why."
 
 
-def _in_short(planset: PlanSet, *, tight: bool = False) -> list[RenderableType]:
+def _in_short(planset: PlanSet, *, tight: bool = False) -> list[Part]:
     """The first plan in a few sentences, the next one's loss, the search, and what more can be seen."""
     if not planset.plans:
         return [*sections.ledger(planset, REJECTS_SHOWN), *shortened(planset.notes, MORE)]
@@ -102,7 +102,7 @@ def _in_short(planset: PlanSet, *, tight: bool = False) -> list[RenderableType]:
     return [drawing.blank(), *drawing.bullets(sentences), *ending]
 
 
-def shortened(notes: Sequence[str], more: str) -> list[RenderableType]:
+def shortened(notes: Sequence[str], more: str) -> list[Part]:
     """How a short answer ends: what was assumed in one paragraph of a few lines, and where the rest is."""
     kept = [note.rstrip(".") for place, note in enumerate(notes) if len("; ".join(notes[: place + 1])) <= NOTES_LETTERS]
     left = [f"{len(notes) - len(kept)} more with -v"] if len(kept) < len(notes) else []
@@ -115,7 +115,7 @@ def render_estimate(
 ) -> str:
     """One strategy's speed and memory; ``full`` adds them stage by stage, and how each term is known."""
     columns = drawing.page_width(width)
-    parts: list[RenderableType] = [
+    parts: list[Part] = [
         drawing.text((f"{estimate.model} on {estimate.gpus}", "bold"), f", {estimate.runtime}"),
         drawing.text(("strategy  ", "dim"), estimate.strategy),
         *_verdict(estimate),
@@ -149,7 +149,7 @@ def render_estimate(
 def render_model(report: ModelReport, width: int | None = None, color: bool | None = None) -> str:
     """What was understood of a model."""
     columns = drawing.page_width(width)
-    parts: list[RenderableType] = [drawing.text((report.name, "bold"), f", {report.family}"), drawing.blank()]
+    parts: list[Part] = [drawing.text((report.name, "bold"), f", {report.family}"), drawing.blank()]
     parameters = drawing.table(("parameters", "left"), ("count", "right"), ("", "right"))
     for name, count in report.parameters.items():
         parameters.add_row(name.replace("_", " "), f"{count:,.0f}", show_count(count))
@@ -177,7 +177,7 @@ def _shape_value(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _plans_header(planset: PlanSet) -> list[RenderableType]:
+def _plans_header(planset: PlanSet) -> list[Part]:
     request = planset.request
     gpus = f"{request.get('gpus', '')}x{request.get('gpu', '')}"
     node = f" ({request['node']})" if request.get("node") else ""
@@ -190,7 +190,7 @@ def _plans_header(planset: PlanSet) -> list[RenderableType]:
     facts += [str(work[key]) for key in ("precision", "optimizer", "task") if work.get(key)]
     facts += [f"{show_count(work['tokens'])} tokens in all"] if work.get("tokens") else []
     facts += [request["runtime"]] if request.get("runtime") else []
-    lines: list[RenderableType] = [title, drawing.prose((", ".join(facts), "dim"))]
+    lines: list[Part] = [title, drawing.prose((", ".join(facts), "dim"))]
     if request.get("runtime") in runtime_names() and not runtime(request["runtime"]).exports_to:
         lines.append(drawing.prose((f"astra export writes no files for {request['runtime']}", "dim")))
     lines += drawing.remark(request.get("runtime_because"))
@@ -199,7 +199,7 @@ def _plans_header(planset: PlanSet) -> list[RenderableType]:
     return lines
 
 
-def _ranking(plans: list[Plan], width: int) -> RenderableType:
+def _ranking(plans: list[Plan], width: int) -> Part:
     trained = any(plan.estimate.train_days is not None for plan in plans)
     priced = any(plan.estimate.train_usd is not None for plan in plans)
     tight = width < ONE_LINE_WIDTH
@@ -229,12 +229,12 @@ def _ranking(plans: list[Plan], width: int) -> RenderableType:
     return out
 
 
-def headlines(planset: PlanSet) -> list[RenderableType]:
+def headlines(planset: PlanSet) -> list[Part]:
     """The plan to run and the fastest if it works, where they are two."""
     return [drawing.blank(), *drawing.bullets(found)] if (found := explain.headlines(planset)) else []
 
 
-def _best(estimate: Estimate, width: int) -> list[RenderableType]:
+def _best(estimate: Estimate, width: int) -> list[Part]:
     return [
         drawing.blank(),
         drawing.heading("The best plan"),
@@ -247,10 +247,10 @@ def _best(estimate: Estimate, width: int) -> list[RenderableType]:
     ]
 
 
-def _verdict(estimate: Estimate) -> list[RenderableType]:
+def _verdict(estimate: Estimate) -> list[Part]:
     if estimate.legal and estimate.fits:
         return []
-    parts: list[RenderableType] = []
+    parts: list[Part] = []
     if not estimate.legal:
         parts.append(drawing.text(("This strategy is not legal:", "bold red")))
         parts += drawing.bullets(estimate.violations, mark="!", style="red")
@@ -259,7 +259,7 @@ def _verdict(estimate: Estimate) -> list[RenderableType]:
     return [drawing.blank(), *parts]
 
 
-def _figures(estimate: Estimate) -> RenderableType:
+def _figures(estimate: Estimate) -> Part:
     peak = f"{estimate.peak_gib_range.low:.1f} to {estimate.peak_gib_range.high:.1f}"
     rows = [
         ("step time", f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}"),
@@ -275,8 +275,7 @@ def _figures(estimate: Estimate) -> RenderableType:
     if estimate.train_usd is not None:
         source = f" ({estimate.price_source})" if estimate.price_source else ""
         rows.append(("cost", f"{show_dollars(estimate.train_usd)}{source}"))
-    out = drawing.table(("", "left"), ("", "wrap"))
-    out.show_header = False
+    out = drawing.table(("", "left"), ("", "wrap"), headed=False)
     for name, value in rows:
         out.add_row(drawing.text((name, "dim")), value)
     return out

@@ -195,12 +195,11 @@ def inputs(orders: Ints, *, m: int) -> Ints:
 
 
 class Walk(NamedTuple):
-    """Slots in an order in which each comes after those it waits for; one past the end is waited for by none."""
+    """Slots in an order in which each comes after those it waits for; numbers count from 1, and 0 is nobody."""
 
-    places: Ints  # flat places of the slots
-    order: list[int]  # the same
-    source: list[int]  # the slot waited for, in that order
-    before: list[int]  # the slot before on the same rank
+    places: Ints  # flat places of the slots, in that order
+    source: list[int]  # the number of the slot waited for
+    before: list[int]  # that of the slot before on the same rank
 
 
 def walk(source_of: Ints) -> Walk:
@@ -228,19 +227,23 @@ def walk(source_of: Ints) -> Walk:
     if len(order) < nobody:
         stuck = [rank for rank in range(ranks) if position[rank] < rank * count + count]
         raise RuntimeError(f"the schedule deadlocks: ranks {stuck} wait for one another")
-    before = [slot - 1 if slot % count else nobody for slot in order]
-    return Walk(np.array(order, dtype=np.int64), order, [source[slot] for slot in order], before)
+    places, number = np.array(order, dtype=np.int64), np.zeros(nobody + 1, dtype=np.int64)
+    number[places] = np.arange(1, nobody + 1)
+    before = np.where(places % count > 0, number[places - 1], 0)
+    return Walk(places, number[source_of.ravel()[places]].tolist(), before.tolist())
 
 
 def run(way: Walk, held_s: Floats, latency_s: Floats) -> Floats:
     """When each slot frees its rank, [flat place], from flat times: a rank waits for its input, then holds the slot."""
     held, delay = held_s[way.places].tolist(), latency_s[way.places].tolist()
-    freed = [0.0] * (len(held) + 1)
-    for slot, source, before, hold, late in zip(way.order, way.source, way.before, held, delay, strict=True):
+    freed = [0.0]
+    add = freed.append
+    for source, before, hold, late in zip(way.source, way.before, held, delay, strict=True):
         arrival, free = freed[source] + late, freed[before]
-        freed[slot] = (arrival if arrival > free else free) + hold
-    freed.pop()
-    return np.array(freed)
+        add((arrival if arrival > free else free) + hold)
+    freed_s = np.empty(len(held))
+    freed_s[way.places] = freed[1:]
+    return freed_s
 
 
 class Waves(NamedTuple):

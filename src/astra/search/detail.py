@@ -14,7 +14,7 @@ import numpy as np
 from astra.answer import Estimate, Range, StageEstimate
 from astra.axes import AXES
 from astra.columns import Column, each, from_strategy
-from astra.cost import step
+from astra.cost import memory, step
 from astra.cost.between import Replicas
 from astra.cost.gathered import Layout, Layouts, layout
 from astra.cost.layers import EMBEDDING, HEAD
@@ -33,7 +33,6 @@ from astra.cost.stage import (
     stage_costs,
     stage_table,
 )
-from astra.cost.start import AT_START, Highest, highest_of
 from astra.cost.state import Bytes
 from astra.cost.step import states
 from astra.evidence.bars import bar_of
@@ -78,7 +77,7 @@ class CostedRow(NamedTuple):
     update_s: Floats  # [rank]
     after_s: Floats  # [rank] with what follows the pipeline
     pipeline_s: float
-    highest: Highest
+    highest: memory.Highest
 
 
 def layers_of(job: Job, strategy: Strategy) -> tuple[int, ...]:
@@ -175,7 +174,7 @@ def _with_stages(job: Job, row: Row, gathered: Gathered, costs: StageCosts, user
     saved = activations(costs, row.meshes.columns["vp"], row.recomputes)
     static, update, between = states(job, row.meshes, costs, row.shardings)
     pipeline_s, again_s = simulated(job, row, gathered, between.per_microbatch_s[0, 0], costs.p2p_s)
-    highest = highest_of(job, costs, row.shardings, peak(static, saved, costs.buffer_bytes)[0, 0, 0])
+    highest = memory.highest_of(job, costs, row.shardings, peak(static, saved, costs.buffer_bytes)[0, 0, 0])
     after_s = step.after_s(update, between)[0, 0]
     answer = CostedRow(costs, saved, again_s, static, between, update.seconds[0, 0], after_s, pipeline_s, highest)
     stages = _stages(job, row, answer, Work(job, row, gathered, answer))
@@ -252,7 +251,7 @@ def _stages(job: Job, row: Row, answer: CostedRow, work: Work) -> list[StageEsti
     allocated_bytes = answer.highest.nbytes
     out = []
     for rank in ranks:
-        memory, allocated = _memory(answer, rank), allocated_bytes[rank]
+        held, allocated = _memory(answer, rank), allocated_bytes[rank]
         out.append(
             StageEstimate(
                 index=rank,
@@ -268,7 +267,7 @@ def _stages(job: Job, row: Row, answer: CostedRow, work: Work) -> list[StageEsti
                 exposed_s={name: float(column[rank]) for name, column in exposed.items()}
                 | {"dp": float(exposed_dp[rank])},
                 in_flight=int(-(-costs.in_flight[0, rank] // strategy.vp)),
-                memory={name: nbytes / GIB for name, nbytes in memory.items()},
+                memory={name: nbytes / GIB for name, nbytes in held.items()},
                 peak_allocated_gib=float(allocated) / GIB,
                 peak_reserved_gib=float(reserved_bytes(job, allocated)) / GIB,
                 fits=bool(fits(job, allocated)),
@@ -343,7 +342,7 @@ def _tell(
         provenance={term: source.word for term, source in provenance.items()},
         provenance_worst=worst.word,
         warnings=[
-            *[AT_START] * bool(answer.highest.at_start.any()),
+            *[memory.AT_START] * bool(answer.highest.at_start.any()),
             *_warnings(job, row.strategy, mfu, reserved, fits=fits),
         ],
     )

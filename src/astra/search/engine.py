@@ -22,7 +22,7 @@ from astra.cost.pipeline import mesh_bound_s
 from astra.cost.recompute import UNSAVED, Recomputes
 from astra.cost.stage import Gathered, Meshes, StageCosts, StageWork, join_meshes, stage_costs, stage_work
 from astra.cost.state import Bytes
-from astra.cost.step import Evaluated, evaluate, needed_bound_s
+from astra.cost.step import Evaluated, States, evaluate, needed_bound_s
 from astra.evidence.bars import Doubt
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
@@ -193,8 +193,7 @@ class Leaders:
         for block in growing(order, MOST_GRIDS if np.isfinite(self.worst_s()) else FIRST_GRIDS):
             if bound_s[block[0]] >= self.worst_s():
                 break
-            open_rows = rows[block[bound_s[block] < self.limit_s(groups[block])]]
-            if len(open_rows):
+            if len(open_rows := rows[block[bound_s[block] < self.limit_s(groups[block])]]):
                 self.cost(open_rows, gathered)
             if progress is not None:
                 progress(self.grids / len(self.space.strategies))
@@ -211,8 +210,7 @@ class Leaders:
         parts = gathered.take(origin + off * len(self.space.strategies))
         if self._aside:  # most of them are too slow, whatever they hold
             bound_s = self._bound_s(meshes, stage_work(self.job, meshes, parts))
-            rows = np.flatnonzero(bound_s < self.limit_s(group_of(meshes.columns)))
-            if not len(rows):
+            if not len(rows := np.flatnonzero(bound_s < self.limit_s(group_of(meshes.columns)))):
                 return
             meshes, strategies, parts = meshes.take(rows), strategies[rows], parts.take(rows)
         costs = stage_costs(self.job, meshes, parts)
@@ -226,32 +224,34 @@ class Leaders:
         rows = rows[np.argsort(bound_s[rows], kind="stable")]
         held_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
         fitted = np.zeros(held_s.shape, bool)
-        for block in blocks(rows, len(self.space.shardings) * costs.forward_s.shape[1]):
-            part = meshes.take(block), take(costs, block)
-            held_s[block], fitted[block] = self._offer(*part, parts.take(block), self.quickest, first=True)
+        several = blocks(rows, len(self.space.shardings) * costs.forward_s.shape[1])
+        for block in several:
+            held_s[block], fitted[block], states = self._offer(block, meshes, costs, parts, self.quickest, first=True)
             if self.quickest.recompute[0]:  # no recompute bounds every recompute, also where it is not allowed itself
+                part = meshes.take(block), take(costs, block)
                 unsaved = evaluate(self.job, *part, UNSAVED, self.space.shardings)
                 held_s[block] = unsaved.bound_s.min(axis=1) * self.doubts(part[0])
                 fitted[block] = False
         # Whoever fits without recompute has nothing to gain from it.
         open_s = np.where(fitted, np.inf, held_s)
         limit_s = self.limit_s(group_of(meshes.columns))
-        rows = rows[open_s.min(axis=1)[rows] < limit_s[rows]]
-        if not len(rows):
+        promising = np.flatnonzero(open_s.min(axis=1)[rows] < limit_s[rows])
+        if not len(rows := rows[promising]):
             return
         bound_s = open_s[rows].min(axis=1)
         if self.best or self._aside:  # as long as nothing fits, advice needs the smallest strategy of all
             part = meshes.take(rows), take(costs, rows)
-            states = step.states(self.job, *part, self.space.shardings)
+            if len(several) > 1:
+                states, promising = step.states(self.job, *part, self.space.shardings), np.arange(len(rows))
+            states = step.states_at(states, promising)
             room = memory.fits(self.job, self.least_allowed(*part, states[0]))
             needed_s = needed_bound_s(self.job, *part, self.space.recomputes, states)
             bound_s = np.where(room, np.maximum(open_s[rows], needed_s), np.inf).min(axis=1)
             lost = bound_s >= limit_s[rows]
-            recomputes = strategies[rows] / len(self.space.shardings)
-            self._turn_away(part[0].take(np.flatnonzero(lost)), (recomputes - 1)[lost], room[lost])
+            recomputes = strategies[rows[lost]] / len(self.space.shardings)
+            self._turn_away(part[0].take(np.flatnonzero(lost)), recomputes - 1, room[lost])
             rows, bound_s = rows[~lost], bound_s[~lost]
-        recomputes = strategies[rows] / len(self.space.shardings)
-        self._pending.append(Pending(meshes.take(rows), take(costs, rows), parts.take(rows), bound_s, recomputes))
+        self._pending.append(Pending(meshes.take(rows), take(costs, rows), parts.take(rows), bound_s))
         if sum(len(pending.bound_s) for pending in self._pending) > (MOST_PENDING if self.best else FIRST_PENDING):
             self.finish()
 
@@ -275,16 +275,15 @@ class Leaders:
     def _try_recomputes(self, rows: Ints, meshes: Meshes, costs: StageCosts, parts: Gathered) -> None:
         """Offer some meshes with every recompute."""
         for block, recomputes in by_depth(rows, costs, self.space.recomputes, len(self.space.shardings)):
-            self._offer(meshes.take(block), take(costs, block), parts.take(block), recomputes, first=False)
+            self._offer(block, meshes, costs, parts, recomputes, first=False)
 
     def _note_smallest(self, meshes: Meshes, strategies: Floats, costs: StageCosts, parts: Gathered) -> None:
         """Of meshes that cannot fit, cost those that may be the smallest seen: advice needs it if nothing fits."""
         static = memory.states(self.job, costs, self.space.shardings)
         reserved = memory.reserved_bytes(self.job, self.least_allowed(meshes, costs, static).min(axis=1))
         for some in growing(np.argsort(reserved, kind="stable"), 1):
-            small = some[reserved[some] < self.least[0]]
-            if len(small):
-                self._offer(meshes.take(small), take(costs, small), parts.take(small), self.quickest, first=True)
+            if len(small := some[reserved[some] < self.least[0]]):
+                self._offer(small, meshes, costs, parts, self.quickest, first=True)
                 self._try_recomputes(small, meshes, costs, parts)
             large = np.setdiff1d(some, small)
             self._turn_away(meshes.take(large), strategies[large] / len(self.space.shardings))
@@ -315,12 +314,13 @@ class Leaders:
         self.unfit += float(weights.sum()) - sum(refused.values())
 
     def _offer(
-        self, meshes: Meshes, costs: StageCosts, parts: Gathered, recomputes: Recomputes, *, first: bool
-    ) -> tuple[Floats, Bools]:
-        """Cost meshes with some recomputes and every sharding, and enter what fits into the contest.
+        self, rows: Ints, meshes: Meshes, costs: StageCosts, parts: Gathered, recomputes: Recomputes, *, first: bool
+    ) -> tuple[Floats, Bools, States]:
+        """Cost some meshes with some recomputes and every sharding, and enter what fits into the contest.
 
-        The lowest bound of each mesh by sharding, and whether one that the rules allow fits.
+        The lowest bound of each mesh by sharding, whether one that the rules allow fits, and what its states take.
         """
+        meshes, costs, parts = meshes.take(rows), take(costs, rows), parts.take(rows)
         shardings, doubts = self.space.shardings, self.doubts(meshes)
         states = step.states(self.job, meshes, costs, shardings)
         peak_bytes, known = step.peaks(self.job, meshes, costs, recomputes, states[0])
@@ -334,12 +334,12 @@ class Leaders:
         self.too_large += float((known & ~fits)[:, new].sum())
         if not fits.any():
             self._note_least(meshes, known, reserved, recomputes)
-        rows = np.arange(len(recomputes)) if first else may_be_least(recomputes, fits)
-        recomputes, fits = recomputes.take(rows), fits[:, rows]
+        least = np.arange(len(recomputes)) if first else may_be_least(recomputes, fits)
+        recomputes, fits = recomputes.take(least), fits[:, least]
         bound_s, exchanged_s, after_s = step.bounds_s(self.job, meshes, costs, recomputes, states)
         bound_s = bound_s * doubts[:, None, :]
         if fits.any():
-            result = Evaluated(bound_s, exchanged_s, after_s, peak_bytes[:, rows], known[:, rows])
+            result = Evaluated(bound_s, exchanged_s, after_s, peak_bytes[:, least], known[:, least])
             waits = (1 + self.job.straggling) * doubts
             groups = group_of(meshes.columns)
             entries = entries_of(
@@ -347,7 +347,7 @@ class Leaders:
             )
             self.contest.enter(entries, parts)
         # Also of what rules refuse here, which may be legal with another recompute.
-        return bound_s.min(axis=1, initial=np.inf), np.asarray(fits.any(axis=1))
+        return bound_s.min(axis=1, initial=np.inf), np.asarray(fits.any(axis=1)), states
 
     def _without_refused(self, meshes: Meshes, known: Bools, recomputes: Recomputes, *, first: bool) -> Bools:
         """Apply the rules that speak of recompute, ZeRO or offload."""

@@ -135,7 +135,6 @@ class Pending(NamedTuple):
     costs: StageCosts
     parts: Gathered
     bound_s: Floats
-    recomputes: Floats  # number of them
 
 
 class Contest:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from astra.catalog import runtimes
 from astra.catalog.clusters import parse_cluster, read_cluster
@@ -27,7 +28,7 @@ from astra.spec.model import ModelSpec
 from astra.spec.money import Money
 from astra.spec.request import PlanRequest, tokens_of
 from astra.spec.runtime import Runtime
-from astra.spec.workload import PEAKS, Workload, whole_samples
+from astra.spec.workload import PEAKS, Precision, Workload, whole_samples
 
 USUAL_SEQ: Final = 4096
 A_BILLION: Final = 1e9  # tokens, where an objective is a rate and none are given
@@ -36,7 +37,7 @@ A_BILLION: Final = 1e9  # tokens, where an objective is a rate and none are give
 class World(NamedTuple):
     """A request with the records its names stand for."""
 
-    request: PlanRequest  # as it was asked
+    request: PlanRequest  # as it was asked; fp8 by the name its runtime has for it
     model: ModelSpec
     cluster: Cluster
     workload: Workload
@@ -66,6 +67,9 @@ class World(NamedTuple):
             if request.runtime is None
             else (runtimes.runtime(request.runtime), "")
         )
+        if own := _own_fp8(runtime, pools, request.precision):
+            request, workload = replace(request, precision=own), replace(workload, precision=own)
+            because = "; ".join(filter(None, (because, f"fp8 is {own} with {runtime.name} on these GPUs")))
         return cls(
             request=request,
             model=spec,
@@ -77,22 +81,6 @@ class World(NamedTuple):
             rules=rules,
             restrictions=parse_restrictions(request.fix, request.forbid, request.maximum, request.minimum),
             rented=cluster is not None,
-        )
-
-    def in_own_precision(self) -> World:
-        """The same with ``fp8`` as its runtime scales it, where it knows the word by other names alone."""
-        can, devices = self.runtime.can.precision, [pool.device for pool in self.cluster.pools]
-        if self.workload.precision != "fp8" or "fp8" in can:
-            return self
-        own = [name for name in can if PEAKS.get(name) == "fp8" and all(device.computes(name) for device in devices)]
-        if not own:
-            return self
-        usual = all(device.fp8_recipe == "mxfp8" for device in devices) and "mxfp8" in own
-        name = "mxfp8" if usual else own[0]
-        return self._replace(
-            request=msgspec.structs.replace(self.request, precision=name),
-            workload=msgspec.structs.replace(self.workload, precision=name),
-            because=f"fp8 is {name} with {self.runtime.name} on these GPUs",
         )
 
     @property
@@ -133,7 +121,7 @@ class World(NamedTuple):
         by_name = bool(self.request.gpus)
         gpus = tuple(map(_pool_text, self.cluster.pools)) if by_name else ()
         fleet = {} if self.rented else {"gpus": gpus, "cluster": None if by_name else self.cluster, "node": None}
-        return msgspec.structs.replace(
+        return replace(
             self.request,
             model=self.model.name if is_known(self.model) else self.model,
             batch=self.workload.global_batch,
@@ -185,6 +173,16 @@ def cluster_of(request: PlanRequest) -> Cluster:
     if cluster is not None:
         return cluster
     return parse_cluster("+".join(gpus), node)
+
+
+def _own_fp8(runtime: Runtime, cluster: Cluster, asked: str) -> Precision | None:
+    """What ``fp8`` is where a runtime knows it by other names alone: as the GPUs scale it, else the first it has."""
+    can, devices = runtime.can.precision, [pool.device for pool in cluster.pools]
+    if asked != "fp8" or "fp8" in can:
+        return None
+    own = [name for name in can if PEAKS.get(name) == "fp8" and all(device.computes(name) for device in devices)]
+    usual = "mxfp8" in own and all(device.fp8_recipe == "mxfp8" for device in devices)
+    return msgspec.convert("mxfp8" if usual else own[0], Precision) if own else None
 
 
 @contextmanager
@@ -247,4 +245,4 @@ def _pool_text(pool: Pool) -> str:
 
 
 def _with_whole_path(money: Money) -> Money:
-    return money if money.prices is None else msgspec.structs.replace(money, prices=str(Path(money.prices).absolute()))
+    return money if money.prices is None else replace(money, prices=str(Path(money.prices).absolute()))

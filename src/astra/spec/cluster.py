@@ -1,7 +1,5 @@
 """GPUs, how they are joined, and pools of them. Every quantity is SI; bandwidths are one direction, per GPU."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import msgspec
@@ -86,7 +84,7 @@ class Link(Spec, frozen=True, kw_only=True):
         check_not_negative("link", usd_per_gb=self.usd_per_gb)
         check(self.oversubscription >= 1, "link.oversubscription", self.oversubscription, "1 or more (7 means 1:7)")
 
-    def widened(self, times: float) -> Link:
+    def widened(self, times: float) -> "Link":
         """A line so many times as wide; what is no line stays as it is."""
         if self.total_bytes_per_s is None:
             return self
@@ -237,7 +235,7 @@ class Cluster(Spec, frozen=True, kw_only=True):
                     return joint.link, ends
         return self.between, ("", "in") if here < there else ("in", "")
 
-    def widened(self, times: float) -> Cluster:
+    def widened(self, times: float) -> "Cluster":
         """The same pools with lines so many times as wide."""
         joints = tuple(msgspec.structs.replace(joint, link=joint.link.widened(times)) for joint in self.joints)
         between = self.between and self.between.widened(times)

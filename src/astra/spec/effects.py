@@ -1,7 +1,5 @@
 """What one framework has and others do not: named effects of a runtime, each with its amount and where that is from."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from astra.spec.names import Line
@@ -34,9 +32,11 @@ EFFECTS: Final[dict[str, EffectField]] = {
         0, "host time per tensor-parallel collective and member that a pipeline across nodes adds"
     ),
     "tied_as_made": EffectField(0, "copies of a tied table add their gradients as backward makes them, not as reduced"),
+    "repeats_keys": EffectField(0, "keys and values are repeated for every query's head before a ring passes them on"),
+    "ring_gradient_bytes": EffectField(2, "per element of the gradients of keys and values that a ring passes on"),
     "keeps_activation": EffectField(0, "a gate's activation stays alive beside its input and the product"),
     "starts_by_unit": EffectField(
-        0, "weights that ZeRO-2 and 3 shard are made at the start, unit by unit: memory of cost/start.py"
+        0, "weights that ZeRO-2 and 3 shard are made at the start, unit by unit: memory of cost/memory.py"
     ),
     "units": EffectField(
         0, "weights are gathered and gradients reduced unit by unit, as FSDP2 does: memory of cost/units.py"

@@ -1,7 +1,5 @@
 """A model's shape: enough to count its parameters exactly and to list the operators of each layer."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 from astra.spec.names import Line, Name, check_names

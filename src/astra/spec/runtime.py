@@ -1,7 +1,5 @@
 """Who runs the layers: which kernels are fused, what is kept for backward, what the host costs."""
 
-from __future__ import annotations
-
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -126,6 +124,7 @@ class Usual(Spec, frozen=True, kw_only=True):
     called: tuple[Line, ...] = ()  # what tables of runs call it, in lower case
     eager: Name = ""  # the runtime it is where a run says "no compile",
     unfused: Name = ""  # and where it says that attention is not fused; empty: itself
+    before: dict[Line, Name] = msgspec.field(default_factory=dict)  # what it was before a month, such as 2025-04
     precision: Literal["", "bf16", "fp16", "tf32"] = ""  # empty: bf16, or fp16 on a GPU without
     selective: Literal["attention", "half"] = "attention"  # what its selective recompute repeats: half of the layers
     logs: Literal["allocated", "reserved", "device"] = "allocated"  # what is published of it as the peak of memory
@@ -201,10 +200,10 @@ class Runtime(Spec, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_names("runtime", self)
         check(self.vocab_multiple >= 1, "vocab_multiple", self.vocab_multiple, "a whole number from 1")
-        for name in self.effects:
+        for name in (name for name in self.effects if name not in EFFECTS):
             near = ", ".join(nearest_names(name, EFFECTS))
             known = f"Known effects: {', '.join(EFFECTS)}."
-            check(name in EFFECTS, "effects", name, "a known effect", f"Did you mean {near}?" if near else known)
+            check(False, "effects", name, "a known effect", f"Did you mean {near}?" if near else known)
 
     def amount(self, effect: str) -> float:
         """How much of an effect it has; without it, the amount that does nothing."""

@@ -1,7 +1,5 @@
 """The image encoder beside a language model: enough to count its parameters and to list its operators."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 from astra.spec.record import Spec, check, check_not_negative, check_positive

@@ -20,12 +20,18 @@ _PCIE_BYTES_PER_S: Final = {"3": 15.75e9, "4": 31.5e9, "5": 63e9}
 _IB_GBIT: Final = {"xdr": 800.0, "ndr": 400.0, "hdr": 200.0, "edr": 100.0, "fdr": 56.0, "qdr": 40.0}
 _KINDS: Final = (
     (r"efa", "efa"),
-    (r"roce|rdma|slingshot", "roce"),
-    (r"\bib\b|infiniband|(?<![a-wyz])[xnhefq]dr\d*\b|quantum", "infiniband"),
+    (r"roce|rdma|slingshot|spectrum-?x", "roce"),
+    (r"\bib\b|infiniband|(?<![a-wyz])[xnhefq]dr\d*\b|quantum|omni-?path", "infiniband"),
     (r"ethernet|tcp|gbe\b", "tcp"),
+    (r"connectx|mellanox|\bcx-?\d\b", "infiniband"),
 )
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])(b|B)?(?:it|its)?(?:E\b|ps\b|/s(?:ec)?\b|\b)")
-_COUNT: Final = re.compile(r"(\d+)\s*(?:[x×*]|(?:nics?|ports?|hcas?|adapters?|rails?|cards?)\b)", re.IGNORECASE)  # noqa: RUF001
+_COUNT: Final = re.compile(
+    r"(?<![-\w])(\d+)\s*(?:[x×*]|(?:nics?|ports?|hcas?|adapters?|rails?|cards?)\b)|[\s)][x×*]\s?(\d{1,2})(?!\d|\s*[GT]b)",  # noqa: RUF001
+    re.IGNORECASE,
+)
+_GENERATION: Final = re.compile(r"(?<![a-wyz])([xnhefq]dr)[- ]?(\d{2,3})?\b", re.IGNORECASE)
+_SCOPE: Final = re.compile(r"(?:per|/|each)\s*(?:node|server|host|tray|gpu)\b|\btotal|aggregate|\+", re.IGNORECASE)
 _BUS: Final = re.compile(r"pcie|nvlink|\bbus\b", re.IGNORECASE)
 _ASIDE: Final = re.compile(r"storage|management|mgmt|front-?end|north|for ns\b", re.IGNORECASE)
 _COMPUTE: Final = re.compile(r"compute|east|for ew\b|back-?end", re.IGNORECASE)
@@ -41,6 +47,7 @@ class Network(NamedTuple):
     kind: str | None
     bytes_per_s: float | None  # of a node
     oversubscription: float = 1.0
+    port_bytes_per_s: float | None = None  # where a generation is named, and neither how many ports nor their total
 
 
 def read_network(text: str, per_node: int) -> Network:
@@ -49,9 +56,30 @@ def read_network(text: str, per_node: int) -> Network:
     compute = [part for part in parts if _COMPUTE.search(part)]
     used = compute or [part for part in parts if not _ASIDE.search(part)] or parts
     kind = next((kind for pattern, kind in _KINDS if re.search(pattern, " ".join(used).lower())), None)
+    oversubscribed = _oversubscription(text)
+    if (port := _generation(" ".join(used))) is not None:
+        return Network(kind, None, oversubscribed, port * _GBIT)
     rates = [rate for part in used if (rate := _all_ports(part)) is not None]
     times = per_node if re.search(r"(?:per|/|each)\s*gpu\b", " ".join(used).lower()) else 1
-    return Network(kind, max(rates) * times * _GBIT if rates else None, _oversubscription(text))
+    return Network(kind, max(rates) * times * _GBIT if rates else None, oversubscribed)
+
+
+def _generation(text: str) -> float | None:
+    """Gigabits per second of a port, where a text says which generation of InfiniBand it is and nothing of how many.
+
+    A rate that is a port's own, as in ``IB NDR 400Gb/s``, says no more than the generation does.
+    """
+    named, stated = _GENERATION.search(text), _RATE.search(text)
+    if named is None or _COUNT.search(text) or _SCOPE.search(text) or _BUS.search(text):
+        return None
+    port = float(named.group(2) or _IB_GBIT[named.group(1).lower()])
+    return port if stated is None or _gbit(stated) == port else None
+
+
+def _gbit(stated: re.Match[str]) -> float:
+    """Gigabits per second of a rate."""
+    value, scale, unit = stated.groups()
+    return float(value) * (1000 if scale == "T" else 1) * (8 if unit == "B" else 1)
 
 
 def _all_ports(part: str) -> float | None:
@@ -67,7 +95,7 @@ def _gigabits(port: str) -> float | None:
     each = _rate(outside)
     each = each if each is not None else _rate(inside)
     count = None if re.search(r"\btotal|aggregate", port.lower()) else _COUNT.search(outside)
-    return None if each is None else each * (int(count.group(1)) if count else 1)
+    return None if each is None else each * (int(count.group(1) or count.group(2)) if count else 1)
 
 
 def _rate(text: str) -> float | None:
@@ -76,12 +104,9 @@ def _rate(text: str) -> float | None:
         return None
     stated = _RATE.search(text)
     if stated:
-        value, scale, unit = stated.groups()
-        return float(value) * (1000 if scale == "T" else 1) * (8 if unit == "B" else 1)
-    named = re.search(r"(?<![a-wyz])([xnhefq]dr)[- ]?(\d{2,3})?\b", text.lower())
-    if named is None:
-        return None
-    return float(named.group(2)) if named.group(2) else _IB_GBIT[named.group(1)]
+        return _gbit(stated)
+    named = _GENERATION.search(text)
+    return None if named is None else float(named.group(2) or _IB_GBIT[named.group(1).lower()])
 
 
 def _oversubscription(text: str) -> float:
@@ -131,6 +156,9 @@ def _outside(tiers: list[Link], size: int, network: Network) -> list[Link]:
     """Beyond a node: racks as the catalog has them, then the stated network, or the catalog's where none is stated."""
     racks = [link for link in tiers if link.kind == "rack"]
     beyond = [link for link in tiers if link.kind != "rack"] or [tiers[-1]]
+    if network.port_bytes_per_s is not None:  # a port for each GPU, or as many as the catalog's node has
+        each = min(network.port_bytes_per_s, beyond[0].bytes_per_s)
+        network = network._replace(bytes_per_s=each * size)
     if network.bytes_per_s is None:
         named = [replace(link, kind=network.kind or link.kind) for link in beyond]
         return [*racks, *named[:-1], replace(named[-1], reach=hardware.ANY_REACH)]

@@ -22,6 +22,7 @@ from astra.validate.networks import Network, links_of, read_network
 
 _VISIBLE: Final = 0.985  # of a GPU's nominal memory, what software sees
 _SAME_MEMORY: Final = 0.12
+_HOST_GB: Final = 400  # more is of a host's memory
 # Steady throughput of 8192-wide products under a power limit, over that at full power: an H200 of 700 W limited to 350,
 # 400, 500 and 600 W (torch 2.11, 2.5 s each after as long a warm-up, 2026-11-15). Memory keeps its rate down to 500 W.
 _POWER_SHARES: Final = (350 / 700, 400 / 700, 500 / 700, 600 / 700, 1.0)
@@ -45,17 +46,38 @@ def pool_of(gpu: str, memory_gb: float | None, gpus: int, per_node: int | None, 
 
 def find_device(text: str, memory_gb: float | None) -> Device:
     """The catalog's GPU for a text and a memory size: the chip, then the form factor, then the nearest memory."""
-    wanted = fold(re.sub(r"(?i)\b(nvidia|amd|tesla|geforce|instinct)\b", "", text))
-    devices = hardware.devices()
-    chips = {fold(device.name.split("-")[0]) for device in devices}
-    chip = max((name for name in chips if wanted.startswith(name)), key=len, default="")
+    plain = re.sub(r"(?i)\b(nvidia|amd|tesla|geforce|instinct|[dh]gx|grace|hopper|blackwell|ampere)\b", "", text)
+    wanted, devices = fold(plain), hardware.devices()
+    chip = _chip(plain, {fold(device.name.split("-")[0]) for device in devices})
+    if not chip and (node := _node_called(text)):
+        return hardware.device(node.gpu)
     if not chip:
         raise InputError("gpu", text, want="a GPU in the catalog")
     forms = [device for device in devices if fold(device.name.split("-")[0]) == chip]
     form = "pcie" if "pcie" in wanted else "nvl" if re.search(r"nvl(?!72)", wanted) else "sxm"
     forms = [device for device in forms if form in fold(device.name)] or forms
-    nominal = memory_gb or 0.0
-    return min(forms, key=lambda device: (abs(device.memory_bytes / 1e9 - nominal) if nominal else 0.0, device.name))
+    said = re.search(r"(?i)(?<!\d)(\d{2,3})\s*gi?b", text)
+    nominal = memory_gb or (float(said.group(1)) if said and float(said.group(1)) < _HOST_GB else 0.0)
+    if not nominal:  # of several the larger is the later one
+        return max(forms, key=lambda device: device.memory_bytes)
+    return min(forms, key=lambda device: (abs(device.memory_bytes / 1e9 - nominal), device.name))
+
+
+def _chip(text: str, chips: set[str]) -> str:
+    """The longest chip that the first words of a text name; a number goes on to its end: an L40 is no L4."""
+    words = [fold(word) for word in re.split(r"[\s\-_/(),]+", text) if word]
+    starts = ["".join(words[: number + 1]) for number in range(len(words))]
+    return max((chip for chip in chips for start in starts if _names(start, chip)), key=len, default="")
+
+
+def _names(start: str, chip: str) -> bool:
+    return start.startswith(chip) and not start[len(chip) : len(chip) + 1].isdigit()
+
+
+def _node_called(text: str) -> NodeType | None:
+    """The catalog's server that a text names, such as an instance of a cloud."""
+    named = fold(text)
+    return next((node for node in hardware.node_types() if named in map(fold, (node.name, *node.aliases))), None)
 
 
 def vary_device(device: Device, text: str, memory_gb: float | None) -> Device:

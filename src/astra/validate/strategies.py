@@ -20,6 +20,20 @@ from astra.validate.unstated import least_recompute, recipe_words
 _FED: Final = next(rule.frameworks for rule in RULES if rule.name == "stages_fed")
 
 
+# ZeRO's stages by other names.
+_STAGES: Final = (
+    ("hybrid", 3), ("full_shard", 3), ("fsdp", 3), ("hsdp", 3), ("zero++", 3), ("infinity", 3), ("shard_grad", 2),
+    ("dist", 1), ("sharded optimizer", 1), ("optimizer sharding", 1),
+)  # fmt: skip
+# Recompute in words: the kind that a text names first in this order.
+_KINDS: Final = (
+    (r"^(?:no|none|without|w/o|off|disabled)\b", "none"),
+    (r"every (?:other|second)|\bhalf\b", "half"),
+    (r"selective|\bsac\b|core[_ ]?att|^attention", "selective"),
+    (r"full|block|uniform|checkpoint", "full"),
+)
+
+
 class Degrees(NamedTuple):
     """The numbers of a strategy."""
 
@@ -58,7 +72,9 @@ def runtime_of(framework: str, version: str, notes: str, flash: str) -> tuple[st
         return usual.unfused, ""
     if usual.eager and "no compile" in notes.lower():
         return usual.eager, ""
-    return name, ""
+    month = re.search(r"20\d\d-\d\d", version)
+    older = [month_of for month_of in usual.before if month and month.group() < month_of]
+    return usual.before[min(older)] if older else name, ""
 
 
 def called(text: str) -> str:
@@ -109,10 +125,10 @@ def _zero(text: str, runtime: Runtime, filled: list[str]) -> int:
     stated = re.search(r"(?:zero|stage)[-_= ]*([0-3])", words) or re.fullmatch(r"([0-3])(?:\.0)?", words)
     if stated:
         return int(stated.group(1))
-    for word, stage in (("hybrid", 3), ("full_shard", 3), ("fsdp", 3), ("shard_grad", 2), ("dist", 1)):
+    for word, stage in _STAGES:
         if word in words:
             return stage
-    if words in ("none", "0", "no", "ddp"):
+    if words in ("none", "0", "no", "off", "false", "ddp"):
         return 0
     filled.append(f"ZeRO stage not stated: taken as {runtime.usual.zero} for {runtime.name}")
     return runtime.usual.zero
@@ -122,14 +138,20 @@ def _recompute(
     settings: RunSettings, usual: Usual, model: ModelSpec, degrees: Degrees, filled: list[str]
 ) -> dict[str, Any]:
     words = settings.recompute.strip().lower()
-    if words == "selective" and usual.selective == "half":
-        filled.append("selective recompute of this framework taken as every second layer in full")
+    stated = switch(words)
+    kind = next((kind for pattern, kind in _KINDS if re.search(pattern, words)), "")
+    if stated is not None:
+        kind = "full" if stated else "none"
+    if kind == "half" or (kind == "selective" and usual.selective == "half"):
+        if kind == "selective":
+            filled.append("selective recompute of this framework taken as every second layer in full")
         half = max(-(-model.layers // (2 * degrees.pp * degrees.vp)), 1)
         return {"recompute": "full", "method": "block", "recompute_layers": half}
-    stated = switch(words)
-    words = words if stated is None else "full" if stated else "none"
-    if words in ("none", "selective", "full"):
-        return {"recompute": words}
+    if kind == "full" and (block := re.search(r"block\D*(\d+)|(\d+) (?:layers|blocks)", words)):
+        layers = min(int(block.group(1) or block.group(2)), -(-model.layers // (degrees.pp * degrees.vp)))
+        return {"recompute": "full", "method": "block", "recompute_layers": max(layers, 1)}
+    if kind:
+        return {"recompute": kind}
     if words not in ("", "unknown"):
         filled.append("recompute stated in words of its own: taken as not stated")
     return {"recompute": "none", "unstated": True}

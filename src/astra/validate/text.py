@@ -21,7 +21,7 @@ from astra.validate.sources import sources
 from astra.validate.targets import sections, why_of
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from astra.report.layout import Part
 
 Section = tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]
 _SHOWN_RULES: Final = 12
@@ -55,7 +55,7 @@ def render_validation(found: Validation, width: int | None, color: bool, *, brie
 
     columns = max(drawing.page_width(width), _LEAST)
     own = found.table != PUBLISHED
-    parts: list[RenderableType] = []
+    parts: list[Part] = []
     for title, note, head, rows in _tables(found, brief=brief, full=full) if full or own else _short(found, brief):
         kept = [place for place, name in enumerate(head) if columns >= _NARROW or name not in _WIDE_ONLY]
         table = drawing.table(*((head[place], _side(head[place]) if place else "wrap") for place in kept))

@@ -13,10 +13,24 @@ from astra.spec.workload import PRECISIONS
 from astra.validate.cells import Missing, Row, count, degree, needed, number
 from astra.validate.strategies import Degrees
 
-# Precisions as tables call them.
-_CALLED: Final = {"fp8mx": "mxfp8", "fp8cs": "fp8-tensorwise", "fp8sc": "fp8-blockwise", "fp32": "tf32"}
-_TASKS: Final = {"pretraining": "pretrain", "sft": "finetune"}
-_SILENT: Final = ("", "unknown")
+# Precisions as tables call them; the first that a text has is meant, so that those of fewer bits come first.
+_CALLED: Final = (
+    (r"nvfp4|\bfp4", "nvfp4"),
+    (r"mx-?fp8|fp8[-_ ]?mx|mxfloat8", "mxfp8"),
+    (r"(?:fp8|float8).*row", "fp8-rowwise"),
+    (r"(?:fp8|float8)(?:.*block|[-_ ]?sc\b|.*sub-?channel)", "fp8-blockwise"),
+    (r"(?:fp8|float8)(?:.*tensor|[-_ ]?cs\b|.*current|.*delayed)", "fp8-tensorwise"),
+    (r"fp8|float8|e4m3|e5m2", "fp8"),
+    (r"bf16|bfloat16", "bf16"),
+    (r"fp16|float16|\bhalf\b", "fp16"),
+    (r"tf32|fp32|float32", "tf32"),
+)
+_TASKS: Final = (
+    (r"^(?:pre-?)?train(?:ing)?$", "pretrain"),
+    (r"^(?:sft|(?:full )?fine-?tun(?:e|ing))$", "finetune"),
+    (r"^(?:lora|peft)$", "lora"),
+)
+_SILENT: Final = ("", "unknown", "amp", "mixed", "mixed precision", "n/a", "-")
 
 
 def degrees_of(row: Row, gpus: int, filled: list[str]) -> Degrees:
@@ -63,12 +77,15 @@ def batch_of(row: Row, gpus: int, seq: int, filled: list[str]) -> int:
 
 def precision_of(stated: str, cluster: Cluster, runtime: Runtime, filled: list[str]) -> dict[str, Any]:
     """The precision of the matrix products: as stated, else the runtime's own, else bf16 or what the GPU has."""
-    chosen = _CALLED.get(stated, stated)
+    chosen = next((name for words, name in _CALLED if re.search(words, stated)), stated)
     if stated in _SILENT:
         usual = (runtime.usual.precision, "bf16", "fp16")
         chosen = next(name for name in usual if name and _all_have(cluster, name))
         whose = f"what {runtime.name} does unless asked" if chosen == usual[0] else "what the GPU has"
         filled.append(f"precision not stated: taken as {chosen}, {whose}")
+    if chosen == "fp8" and "fp8" not in runtime.can.precision:
+        filled.append("scaling of fp8 not stated: one scale for a tensor, what torchao does unless asked")
+        chosen = "fp8-tensorwise"
     if chosen not in PRECISIONS:
         raise Missing(f"precision {stated} is not modelled")
     if not _all_have(cluster, chosen) and "fp8" in chosen and _all_have(cluster, "fp8"):
@@ -96,7 +113,7 @@ def mtp_of(name: str, model: ModelSpec, filled: list[str]) -> dict[str, Any]:
 
 def task_of(stated: str, runtime: Runtime, notes: str, filled: list[str]) -> dict[str, Any]:
     """What is trained, and the rank of adapters."""
-    task = _TASKS.get(stated, stated)
+    task = next((name for words, name in _TASKS if re.search(words, stated)), stated)
     if task in _SILENT:
         filled.append("task not stated: taken as pretraining")
         task = "pretrain"

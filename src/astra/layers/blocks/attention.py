@@ -137,6 +137,8 @@ def _streams(model: ModelSpec, kind: LayerKind, shard: Shard, heads: Heads) -> l
         streams.append(Stream("rotary", tokens * heads.rotated))
     if model.qk_norm != "none":
         streams.append(Stream("qk_norm", tokens * heads.rotated))
+    if (shard.cp > 1).any():
+        streams.append(Stream("ring", tokens * heads.queries * heads.dim_v, hops_of(shard)))
     return streams
 
 
@@ -183,10 +185,15 @@ def tp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
     return column_then_row(model, shard)
 
 
+def hops_of(shard: Shard) -> Floats:
+    """How often keys and values go on to the next rank."""
+    return (shard.cp - 1).astype(np.float64)
+
+
 def ring(shard: Shard, heads: Heads) -> list[Send]:
     """Send c - 1 hops of this rank's keys and values; in backward also of their gradients."""
     nbytes = BF16 * shard.tokens * heads.keys * (heads.dim_qk + heads.dim_v)
-    hops = (shard.cp - 1).astype(np.float64)
+    hops = hops_of(shard)
     return [Send("send_recv", nbytes, shard.cp, shard.tp, hops, 2 * hops, behind="attention")]
 
 

@@ -20,12 +20,11 @@ from astra.cost import mixed as cost
 from astra.cost import step
 from astra.cost.between import with_other_groups
 from astra.cost.lines import busiest_s, crossings
-from astra.cost.memory import activations, peak
+from astra.cost.memory import activations, highest_of, peak
 from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
 from astra.cost.shares import padded, with_shares
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
-from astra.cost.start import highest_of
 from astra.cost.step import states
 from astra.evidence.bars import bar_of
 from astra.evidence.kinds import MIXED, Kind, doublings, kind_of

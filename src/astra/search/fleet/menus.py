@@ -43,7 +43,7 @@ from astra.spec.strategy import Strategy, replace
 
 KEEP: Final = 5  # strategies of a share, each with other tp, pp or ep; as many as ``astra plan`` takes by default
 WITHIN: Final = 1.06  # of the best of them: a slower one may share the batch more evenly
-OPENED: Final = 2_000  # grids whose search takes as long as opening one
+OPENED: Final = 6_000  # grids whose search takes as long as opening one
 COARSE: Final = 4  # parts of a share that is met roughly
 FINE: Final = 32  # parts of the batch, at least, in which shares add up to it
 MOST_ODD: Final = 16  # an odd part of the micro-batch above it is not looked for
