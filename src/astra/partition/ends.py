@@ -106,7 +106,9 @@ class _Room:
         self.times = np.stack(
             [choice.time_s if problem.uniform_layers else lightest(choice.time_s) for choice in choices]
         )
-        self.ends = np.stack([least_end_by_layers(table) for pool in problem.ends for table in pool])
+        tables = [table for pool in problem.ends for table in pool]
+        least = {place: least_end_by_layers(table) for place, table in {id(table): table for table in tables}.items()}
+        self.ends = np.stack([least[id(table)] for table in tables])  # choices that differ in recompute have one table
         self.caps = memory_caps(problem)
         self.depth = self.times.shape[1] - 1
         sizes = [len(pool) for pool in problem.pools if pool]

@@ -210,7 +210,8 @@ class FrameSpace(Framing):
         for pool, named in enumerate(shapes):
             tables = self.after.tables(pool, frame.dp, (shape.row for shape in named), groups, way)
             self.effort.spend(sum(table.size for table in tables.values()) / CELLS)
-            out.append(tuple(tables[shape.row][..., :: frame.vp] for shape in named))
+            of_units = {row: table[..., :: frame.vp] for row, table in tables.items()}  # one for all kinds of recompute
+            out.append(tuple(of_units[shape.row] for shape in named))
         return tuple(out)
 
     def bound(self, counts: Counts, frame: Frame, *, every: bool, below: float, must: int = 0) -> BoundedFrame:
