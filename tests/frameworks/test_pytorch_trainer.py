@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ast
 import math
 import os
 import re
@@ -150,6 +151,17 @@ def test_unequal_shares_of_one_state_train_as_one_process_does(
     alone: list[Step], groups: dict[str, int], shares: tuple[int, ...], tmp_path: Path
 ) -> None:
     same(train(tmp_path, grouped(groups, shares=shares)), alone)
+
+
+def test_processes_hold_as_much_of_a_state_as_their_shares_say(tmp_path: Path) -> None:
+    write(tmp_path, TRAINER.files(grouped({f"dp2 mbs1 {SHARDED}": 4, f"dp3 mbs4 {SHARDED}": 12}, shares=(1, 9))))
+    code = "import runpy; print(runpy.run_path('train.py')['cuts'](60_000))"
+    ended = subprocess.run(
+        [str(python_of("torch")), "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert ast.literal_eval(ended.stdout) == [
+        (0, 3000), (3000, 6000), (6000, 24_000), (24_000, 42_000), (42_000, 60_000),
+    ]  # fmt: skip
 
 
 def test_unequal_shares_of_a_tied_model_and_their_checkpoint(tmp_path: Path) -> None:

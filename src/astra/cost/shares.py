@@ -19,6 +19,7 @@ from astra.cost.mixed import Wire
 from astra.cost.stage import StageCosts
 from astra.cost.state import Bytes, Held, Holding, Units, gradient_bytes, static_bytes
 from astra.cost.trained import trained_parameters
+from astra.layers.kinds import layer_kinds
 from astra.provenance import Floats, worst
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy
@@ -98,6 +99,12 @@ def state_bytes(job: Job) -> float:
     static = static_bytes(job, Held(every, none, every, none, none), Holding(3 * one, 0 * one, one, one), np.ones(1))
     weights = 0.0 if effects.units(job.runtime) else float(static.weights[0])
     return weights + float((static.gradients + static.optimizer)[0])
+
+
+def gathered_bytes(job: Job) -> float:
+    """What is gathered at least while an average layer is computed: its weights and the next one's, and gradients."""
+    layer = trained_parameters(job) / len(layer_kinds(job.model))
+    return layer * (2 * job.workload.element_bytes + gradient_bytes(job))
 
 
 def crossing_bytes(job: Job, microbatches: int, padding: float) -> float:

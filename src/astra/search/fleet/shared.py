@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from astra.cost import mixed as cost
+from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import room_bytes
-from astra.cost.shares import GATHERS, shared_sync, state_bytes
+from astra.cost.shares import GATHERS, gathered_bytes, shared_sync, state_bytes
 from astra.cost.state import Held
 from astra.cost.trained import trained_parameters
 from astra.layers.kinds import layer_kinds
@@ -26,15 +27,19 @@ from astra.provenance import Floats, Ints
 from astra.search.fleet.frames import MOST_TOKENS, Counts, again_s
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
+from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, plain_group
 from astra.spec.shares import WHOLE
 from astra.spec.strategy import Strategy, parse_strategy
 
 MOST_POOLS: Final = 3  # that share a state
 MOST_SAMPLES: Final = 32  # of a micro-batch
+SLOWED: Final = 0.05  # of what runs beside something else, about
+LOOKED_AT: Final = 400  # ways to deal the batch whose room is looked at
 TRIED: Final = 6  # ways to deal the batch that are estimated in full,
 KEPT: Final = 2  # until so many of them fit
 ROUNDS: Final = 5  # of dealing the state: what is gathered grows with the largest part
+LEAST: Final = 0.2  # of the state that grows with a part, in memory
 STATE: Final = ("weights", "gradients", "optimizer")  # kinds of memory that are sharded
 
 Estimated = Callable[[MixedStrategy], MixedEstimate]
@@ -45,8 +50,26 @@ class _Options(NamedTuple):
 
     mbs: Ints
     full: Ints  # 1: every layer is computed again
-    seconds: Floats  # of one micro-batch
-    kept_bytes: Floats  # of its activations, at least
+    forward_s: Floats  # of one micro-batch
+    backward_s: Floats
+    free_bytes: Floats  # beside its activations, at most
+
+
+class _Exchange(NamedTuple):
+    """Collectives of one micro-batch with even parts of the state, as long as unequal ones take at least."""
+
+    gather_s: float  # in forward and again in backward
+    reduce_s: float
+
+    @property
+    def total_s(self) -> float:
+        """All of them."""
+        return GATHERS * self.gather_s + self.reduce_s
+
+    def hidden(self, forward_s: Any, backward_s: Any, padding: float = 1.0) -> Any:
+        """Seconds of a micro-batch that hides as much of them as it can; what is hidden slows it a little."""
+        both = (forward_s, padding * self.gather_s), (backward_s, padding * (self.gather_s + self.reduce_s))
+        return sum(np.maximum(*pair) + SLOWED * np.minimum(*pair) for pair in both)
 
 
 def sharing_state(
@@ -61,8 +84,8 @@ def sharing_state(
         one
         for size in range(2, MOST_POOLS + 1)
         for some in combinations(used, size)
-        if (size == len(used) or not every) and (exchange_s := _exchange_s(fleet, counts, some)) < below_s
-        for one in _dealt(fleet, counts, {pool: options(pool) for pool in some}, exchange_s, below_s)
+        if (size == len(used) or not every) and (exchange := _exchange(fleet, counts, some)).total_s < below_s
+        for one in _dealt(fleet, counts, {pool: options(pool) for pool in some}, exchange, below_s)
     ]
     found: list[MixedStrategy] = []
     for _, groups in sorted(dealt, key=lambda one: one[0])[:TRIED]:
@@ -94,56 +117,79 @@ def _options(fleet: Fleet, limits: Limits, pool: int) -> _Options:
     mbs = np.array(limits.filter("mbs", range(1, most + 1)), np.int64)
     ones, count = np.ones_like(mbs), len(kinds(job.model))
     columns = cost.pool_columns(job, cost.Shards(ones, ones, ones, mbs))
+    room = room_bytes(job) - columns.working - columns.ends_bytes - WORKSPACE_BYTES
     found = []
     for code, (name, kept) in enumerate((("none", columns.whole), ("full", columns.checkpoint))):
         if limits.allows("recompute", name):
-            seconds = columns.work_s + again_s(columns, name)
-            layers_s, layers_bytes = (cost.from_the_end(job, each[:, :count])[:, -1] for each in (seconds, kept))
-            ends_s = columns.work_s[:, count:].sum(axis=1)
-            found.append(_Options(mbs, np.full_like(mbs, code), layers_s + ends_s, layers_bytes + columns.working))
+            seconds = (columns.forward_s, columns.work_s - columns.forward_s + again_s(columns, name))
+            layers = (cost.from_the_end(job, each[:, :count])[:, -1] for each in (*seconds, kept))
+            forward_s, backward_s, kept_bytes = layers
+            ends_s = [each[:, count:].sum(axis=1) for each in (columns.forward_s, columns.work_s - columns.forward_s)]
+            free = room - kept_bytes - code * columns.layer_whole
+            found.append(_Options(mbs, np.full_like(mbs, code), forward_s + ends_s[0], backward_s + ends_s[1], free))
     return _Options(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 def _dealt(
-    fleet: Fleet, counts: Counts, options: Mapping[int, _Options], exchange_s: float, below_s: float
+    fleet: Fleet, counts: Counts, options: Mapping[int, _Options], exchange: _Exchange, below_s: float
 ) -> Iterator[tuple[float, tuple[Group, ...]]]:
-    """The quickest ways to deal the batch to replicas in equally many micro-batches, by a bound on their time."""
+    """The quickest ways to deal the batch to replicas in equally many micro-batches that may have room, and their time.
+
+    The time is about that of the collectives and the slowest pool's work, with the least parts of the state that fit.
+    """
     pools, batch = list(options), fleet.job.workload.global_batch
-    rates = [counts[pool] * float((one.mbs / one.seconds).max()) for pool, one in options.items()]
+    replicas = [counts[pool] for pool in pools]
+    rates = [counts[pool] * float((one.mbs / (one.forward_s + one.backward_s)).max()) for pool, one in options.items()]
     if batch / sum(rates) >= below_s:
         return
     choices = np.stack(np.meshgrid(*(np.arange(len(one.mbs)) for one in options.values()), indexing="ij"), axis=-1)
     choices = choices.reshape(-1, len(pools))
 
     def column(name: str) -> Any:
-        return [getattr(options[pool], name)[choices[:, place]] for place, pool in enumerate(pools)]
+        return np.stack([getattr(options[pool], name)[choices[:, place]] for place, pool in enumerate(pools)])
 
-    samples = sum(counts[pool] * mbs for pool, mbs in zip(pools, column("mbs"), strict=True))
-    free = [room_bytes(fleet.jobs[pool]) - kept for pool, kept in zip(pools, column("kept_bytes"), strict=True)]
-    together = sum(counts[pool] * room for pool, room in zip(pools, free, strict=True))
-    fits = (np.min(free, axis=0) >= 0) & (together >= state_bytes(fleet.job))
-    seconds = batch / samples * np.maximum(np.max(column("seconds"), axis=0), exchange_s)
-    chosen = np.flatnonzero(fits & (batch % samples == 0) & (seconds < below_s))
-    for row in chosen[np.argsort(seconds[chosen], kind="stable")][:TRIED]:
-        told = [(pool, options[pool], choices[row, place]) for place, pool in enumerate(pools)]
-        m = int(batch // samples[row])
+    samples = sum(count * mbs for count, mbs in zip(replicas, column("mbs"), strict=True))
+    free, forward_s, backward_s = (column(name) for name in ("free_bytes", "forward_s", "backward_s"))
+    least_s = batch / samples * exchange.hidden(forward_s, backward_s).max(axis=0)
+    chosen = np.flatnonzero((free.min(axis=0) >= 0) & (batch % samples == 0) & (least_s / (1 + SLOWED) < below_s))
+    found = []
+    for row in chosen[np.argsort(least_s[chosen], kind="stable")][:LOOKED_AT]:
+        padding = _padding(fleet.job, free[:, row], replicas)
+        if padding is not None:
+            each_s = exchange.hidden(forward_s[:, row], backward_s[:, row], padding).max()
+            found.append((float(batch // samples[row] * each_s), int(row)))
+    for seconds, row in sorted(found)[:TRIED]:
+        told, m = zip(pools, choices[row], strict=True), int(batch // samples[row])
         yield (
-            float(seconds[row]),
+            seconds,
             tuple(
-                _group(fleet, pool, counts[pool], int(one.mbs[at]), m, full=bool(one.full[at]))
-                for pool, one, at in told
+                _group(fleet, pool, counts[pool], int(options[pool].mbs[at]), m, full=bool(options[pool].full[at]))
+                for pool, at in told
             ),
         )
 
 
-def _exchange_s(fleet: Fleet, counts: Counts, pools: Sequence[int]) -> float:
-    """Seconds of the collectives of one micro-batch with even parts: no step is shorter, hidden or not."""
+def _padding(job: Job, free_bytes: Floats, replicas: Sequence[int]) -> float | None:
+    """How much longer than even ones the least parts are that may fit; None if the state has no room."""
+    padding, whole, gathered = 1.0, state_bytes(job), gathered_bytes(job)
+    for _ in range(ROUNDS):
+        level = water_level([max(free - padding * gathered, 0.0) / whole for free in free_bytes.tolist()], replicas)
+        if level is None:
+            return None
+        if level * sum(replicas) <= padding * (1 + 1e-6):
+            break
+        padding = level * sum(replicas)
+    return padding
+
+
+def _exchange(fleet: Fleet, counts: Counts, pools: Sequence[int]) -> _Exchange:
+    """Of all replicas of some pools."""
     jobs, none = [fleet.jobs[pool] for pool in pools], np.zeros((1, 1))
     every = np.full((1, 1), trained_parameters(fleet.job))
     way = cost.slowest_between(fleet.cluster, pools)
     replicas = sum(counts[pool] for pool in pools)
     moved = shared_sync(jobs, Held(every, none, every, none, none), 1, replicas, way, 1.0)
-    return float((GATHERS * moved.all_gather_s + moved.reduce_scatter_s).max())
+    return _Exchange(float(moved.all_gather_s.max()), float(moved.reduce_scatter_s.max()))
 
 
 def _group(fleet: Fleet, pool: int, dp: int, mbs: int, microbatches: int, *, full: bool) -> Group:
@@ -157,12 +203,14 @@ def with_room(groups: tuple[Group, ...], estimated: Estimated) -> MixedStrategy 
     """The groups with shares of the state that fit: even ones, or the least uneven; None if there are none."""
     replicas = [group.dp for group in groups]
     parts = [1 / sum(replicas)] * len(groups)
+    tried: list[tuple[tuple[float, ...], MixedEstimate]] = []
     for _ in range(ROUNDS):
         strategy = MixedStrategy(groups=groups, shares=_whole(parts, replicas))
         result = estimated(strategy)
         if result.fits or not result.legal:
             return strategy if result.legal else None
-        most = _most(strategy, result)
+        tried.append((strategy.held, result))
+        most = [_most(tried, place) for place in range(len(groups))]
         level = water_level(most, replicas)
         if level is None:
             return None
@@ -170,15 +218,18 @@ def with_room(groups: tuple[Group, ...], estimated: Estimated) -> MixedStrategy 
     return None
 
 
-def _most(strategy: MixedStrategy, result: MixedEstimate) -> list[float]:
-    """The largest part of the state that a replica of each group has room for, as far as what it holds now tells."""
-    held_gib = [sum(stage.memory.get(kind, 0.0) for kind in STATE) for stage in result.stages]
-    whole_gib = max(gib / part for gib, part in zip(held_gib, strategy.held, strict=True) if part > 0)
-    free_gib = [
-        ((stage.own_limit_gib or 0.0) - stage.peak_reserved_gib) * stage.peak_allocated_gib / stage.peak_reserved_gib
-        for stage in result.stages
-    ]
-    return [max(part + gib / whole_gib, 0.0) for part, gib in zip(strategy.held, free_gib, strict=True)]
+def _most(tried: Sequence[tuple[tuple[float, ...], MixedEstimate]], group: int) -> float:
+    """The largest part of the state that a replica of a group has room for, as far as what it held so far tells."""
+    held, result = tried[-1]
+    states_gib = [sum(stage.memory.get(kind, 0.0) for kind in STATE) for stage in result.stages]
+    whole_gib = max(gib / part for gib, part in zip(states_gib, held, strict=True) if part > 0)
+    part, stage = held[group], result.stages[group]
+    if len(tried) > 1:  # gradients that come and go with the state, and what is gathered, are known by now
+        before, other = tried[-2][0][group], tried[-2][1].stages[group]
+        apart_gib = stage.peak_reserved_gib - other.peak_reserved_gib
+        seen_gib = apart_gib / (part - before) if part != before else 0.0
+        whole_gib = seen_gib if seen_gib > LEAST * whole_gib else whole_gib
+    return max(part + ((stage.own_limit_gib or 0.0) - stage.peak_reserved_gib) / whole_gib, 0.0)
 
 
 def water_level(most: Sequence[float], replicas: Sequence[int]) -> float | None:
