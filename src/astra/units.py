@@ -86,3 +86,10 @@ def show_bits(bytes_per_s: float) -> str:
     """The rate of a line, which is told in bits: ``10 Gb/s``, ``350 Mb/s``."""
     bits = 8 * bytes_per_s
     return f"{bits / 1e9:.3g} Gb/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mb/s"
+
+
+def show_slower(step_s: float, best_s: float) -> str:
+    """How much slower a step is than that of the plan before it, which may be the slower one and the surer one."""
+    if step_s >= best_s:
+        return f"{step_s / best_s - 1:.1%} slower"
+    return f"{1 - step_s / best_s:.1%} faster as expected, and less sure"

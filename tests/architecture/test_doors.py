@@ -21,6 +21,7 @@ DATA = {
     ("targets.py", "_table"), ("targets.py", "_data"),
     ("sources.py", "sources"), ("table.py", "published"), ("table.py", "_rules"),
     ("huggingface_forward.py", "model_types"), ("base.py", "template"), ("pages.py", "_read"),
+    ("question.py", "code_hash"),
 }  # fmt: skip
 # The two ends of a process that Astra starts, in a folder of its own.
 OWN = {("here.py", "run_on_gpu")}

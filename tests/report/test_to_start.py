@@ -25,7 +25,7 @@ def test_what_to_start_instead_is_told_first_and_exports() -> None:
     assert "Megatron-LM" in other.runs_on
     assert answer.launchable is not None
     assert answer.launchable.strategy == answer.plans[-1].strategy
-    slower = f"{other.step_s / first.step_s - 1:.1%} slower (astra export PLAN.json --to megatron --rank 3)"
+    slower = f"{other.step_s / first.step_s - 1:.1%} slower (--to megatron --rank 3)"
     said = to_start(answer)
     assert said is not None
     assert slower in said

@@ -12,7 +12,7 @@ from astra.report.text import shortened
 from astra.search.fleet.records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
 from astra.search.fleet.summary import STARTED_BY
 from astra.spec.mixed import short_form
-from astra.units import show_count, show_dollars
+from astra.units import show_count, show_dollars, show_slower
 
 if TYPE_CHECKING:
     from astra.report.layout import Part, Text
@@ -194,11 +194,10 @@ def to_start(planset: MixedPlanSet) -> str | None:
     if not able or able[0][0] is planset.best:
         return None
     plan, target = able[0]
-    slower = plan.estimate.step_s / best.step_s - 1
+    slower = show_slower(plan.estimate.step_s, best.step_s)
     return (
-        f"#1 is what these GPUs could do: no target of astra export starts it. To start today: #{plan.rank}, "
-        f"{explain.show_step(plan.estimate.step_s)}, {slower:.1%} slower (astra export PLAN.json --to {target} "
-        f"--rank {plan.rank})."
+        f"No target of astra export starts #1; one starts #{plan.rank}: "
+        f"{explain.show_step(plan.estimate.step_s)}, {slower} (--to {target} --rank {plan.rank})."
     )
 
 
@@ -215,8 +214,8 @@ def _who_in_short(planset: MixedPlanSet, best: MixedEstimate) -> str:
     if can is None or can.strategy == best.strategy:
         return f"{able}."
     ranks = [f"#{plan.rank}" for plan in planset.plans if plan.strategy == can.strategy]
-    slower = can.estimate.step_s / best.step_s - 1
-    return f"{able}; {_started_by(can)} can run {(ranks or [can.strategy])[0]}, {slower:.1%} slower."
+    slower = show_slower(can.estimate.step_s, best.step_s)
+    return f"{able}; {_started_by(can)} can run {(ranks or [can.strategy])[0]}, {slower}."
 
 
 def _started_by(can: Plan) -> str:
@@ -377,8 +376,8 @@ def _launch(planset: MixedPlanSet) -> list[Part]:
     assert isinstance(best, MixedEstimate)
     sentences = [runs_sentence(best)]
     if can is not None and can.strategy != planset.best.strategy:
-        slower = can.estimate.step_s / best.step_s - 1
-        sentences.append(f"{_started_by(can)} can run, {slower:.1%} slower: {can.strategy}")
+        slower = show_slower(can.estimate.step_s, best.step_s)
+        sentences.append(f"{_started_by(can)} can run, {slower}: {can.strategy}")
     if planset.conceivable.strategy != planset.best.strategy:
         faster = 1 - planset.conceivable.estimate.step_s / best.step_s
         sentences.append(f"The best conceivable plan is {faster:.1%} faster: {planset.conceivable.strategy}")

@@ -36,6 +36,7 @@ from astra.units import show_seconds
 
 MOST_POOLS: Final = 8
 EQUAL: Final = 1.05  # upper ends this close: a plan that can be started today is worth more
+_STARTED: Final = frozenset(STARTED_BY.values())  # by what astra export writes
 MOST_GPUS: Final = 1_000_000
 _KINDS: Final[Mapping[Kind, str]] = {
     "one shape": "pipelines with one shape for all stages", "groups": "groups of pools that share the batch",
@@ -159,18 +160,18 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
 
 def _shown(ranked: Sequence[Costed], top: int) -> list[Costed]:
     """The first plans; where no target of astra export starts any of them, the last of them is one that it starts."""
-    started = [each for each in ranked if set(STARTED_BY.values()) & set(each.estimate.runs_on)]
+    started = [each for each in ranked if not _STARTED.isdisjoint(each.estimate.runs_on)]
     if top > 1 and started and not any(each is started[0] for each in ranked[:top]):
         return [*ranked[: top - 1], started[0]]
     return list(ranked[:top])
 
 
 def _ranked(candidates: Sequence[Costed], starts: str) -> list[Costed]:
-    """Plans by the upper ends of their steps' intervals; of close ones that first which the runtime, or any, runs."""
+    """Plans by the upper ends of their steps' intervals; of close ones that first which the runtime, or any, starts."""
     ranked = sorted(candidates, key=_upper_s)
     equal = [each for each in ranked if _upper_s(each) <= EQUAL * _upper_s(ranked[0])]
     first = [each for each in equal if starts in each.estimate.runs_on][:1]
-    first = first or [each for each in equal if each.estimate.runs_on][:1]
+    first = first or [each for each in equal if not _STARTED.isdisjoint(each.estimate.runs_on)][:1]
     return [*first, *(each for each in ranked if not any(each is one for one in first))]
 
 

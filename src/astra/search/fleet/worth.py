@@ -17,6 +17,7 @@ from astra.search.fleet.frames import Counts
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import Marginal
 from astra.search.fleet.search import MANY_POOLS, MOST_EFFORT, Costed, Planner
+from astra.units import show_slower
 
 MOST_GRIDS: Final = 60_000  # of strategies that are searched for one of them
 
@@ -225,8 +226,8 @@ def _idle(
             reason = f"the model has {depth} layers" if len(names) > depth else "no plan that uses it fits"
             notes.append(f"{name} is left idle: {reason}.")
         else:
-            slower = other.estimate.step_s / best.estimate.step_s - 1
-            notes.append(f"{name} is left idle: the best plan found that uses it is {slower:.1%} slower.")
+            slower = show_slower(other.estimate.step_s, best.estimate.step_s)
+            notes.append(f"{name} is left idle: the best plan found that uses it is {slower}.")
     return notes
 
 
