@@ -7,6 +7,7 @@ a source's runs the bars made without it hold: ``astra validate``.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import math
@@ -49,8 +50,10 @@ def _log_error(row: ReplayedRun) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Predict every source without it, and write what was found."""
-    runs = timed(published())
-    found = left_out(runs, kept() if "--kept" in arguments else None)
+    parser = argparse.ArgumentParser(prog="python -m tools.evidence", description=__doc__)
+    parser.add_argument("--kept", action="store_true", help="with the constants that were found last")
+    options, runs = parser.parse_args(arguments), timed(published())
+    found = left_out(runs, kept() if options.kept else None)
     keep(found)
     TARGET.write_text(table(runs, found, replay(runs)), encoding="utf-8")
     return 0

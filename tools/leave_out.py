@@ -10,6 +10,7 @@ host, and nothing that was learned from its own runs. What is counted from a fra
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import re
@@ -179,8 +180,8 @@ def keep(found: Sequence[LeftOut]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Predict every source without it."""
-    del arguments
+    """Predict every source without it, and write what was found."""
+    argparse.ArgumentParser(prog="python -m tools.leave_out", description=__doc__).parse_args(arguments)
     keep(left_out(timed(published())))
     return 0
 

@@ -28,7 +28,12 @@ def test_fp8_is_accelerates_to_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "strategy", "request_", "reason"),
     [
-        ("llama-2-7b", "dp8 zero3", {"precision": "fp8-blockwise"}, "does not train in fp8-blockwise here (it has bf16"),
+        (
+            "llama-2-7b",
+            "dp8 zero3",
+            {"precision": "fp8-blockwise"},
+            "does not train in fp8-blockwise here (it has bf16",
+        ),
         ("mixtral-8x7b", "dp8 zero3", {"precision": "fp8-tensorwise"}, "experts are none"),
         ("llama-2-7b", "dp8 zero3", {"precision": "fp8-tensorwise", "task": "lora"}, "not those with adapters"),
         ("llama-2-7b", "tp2 dp4 zero3", {}, "tensor parallelism"),

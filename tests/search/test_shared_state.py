@@ -150,8 +150,12 @@ def test_a_fleet_is_never_slower_for_it(case: dict[str, Any], monkeypatch: pytes
 
 
 def test_restrictions_leave_it_out() -> None:
+    """Also those that leave no recompute or no micro-batch that it is looked for with."""
     for restriction in ({"forbid": ["groups"]}, {"fix": ["tp=2"]}):
         assert not any("shares" in one.strategy for one in plan(top=20, **restriction).plans)
+    for fixed in ("mbs=64", "recompute=selective"):
+        found = astra.plan("llama-2-7b", gpus=["8xH100", "8xA100-80"], batch=256, seq=4096, fix=[fixed])
+        assert not any("shares" in one.strategy for one in found.plans)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 16)), min_size=2, max_size=4))

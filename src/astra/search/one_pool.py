@@ -34,6 +34,7 @@ from astra.spec.strategy import Strategy, parse_strategy
 from astra.units import show_dollars, show_seconds
 
 LEAST_GAIN: Final = 0.01  # of a step, below which nobody would take a risk
+KEPT: Final = 5  # plans whose layers are moved, however few are shown: the first does not depend on that
 TRIED: Final = 30  # steps of a trial, warm-up included
 
 
@@ -215,7 +216,7 @@ def _ranked(
     for attempt in tried:
         job, doubt = attempt.job, Doubt(attempt.job) if upper else None
         found = search(
-            job, attempt.restrictions, user_rules=rules, keep=top, progress=progress, doubt=doubt,
+            job, attempt.restrictions, user_rules=rules, keep=max(top, KEPT), progress=progress, doubt=doubt,
             advise=attempt is tried[-1],
         )  # fmt: skip
         if found.candidates:

@@ -33,6 +33,7 @@ from astra.spec.shares import WHOLE
 from astra.spec.strategy import Strategy, parse_strategy
 
 MOST_POOLS: Final = 3  # that share a state
+RECOMPUTES: Final = ("none", "full")  # by their codes
 MOST_SAMPLES: Final = 32  # of a micro-batch
 SLOWED: Final = 0.05  # of what runs beside something else, about
 LOOKED_AT: Final = 400  # ways to deal the batch whose room is looked at
@@ -78,8 +79,10 @@ def sharing_state(
     """The best strategies found whose steps could end in time and that fit, with all GPUs of two or three pools."""
     if not _possible(fleet, limits):
         return []
-    used = [pool for pool, gpus in enumerate(counts) if gpus]
     options = cache(partial(_options, fleet, limits))
+    used = [pool for pool, gpus in enumerate(counts) if gpus]
+    if not all(len(options(pool).mbs) for pool in used):
+        return []  # the micro-batches that are allowed are larger than any looked at
     dealt = [
         one
         for size in range(2, MOST_POOLS + 1)
@@ -99,6 +102,7 @@ def sharing_state(
 def _possible(fleet: Fleet, limits: Limits) -> bool:
     """Whether the runtime shards weights, and restrictions and the model leave it."""
     allowed = limits.allows("zero", 3) and limits.allows("tp", 1) and limits.allows("pp", 1)
+    allowed = allowed and any(limits.allows("recompute", kind) for kind in RECOMPUTES)
     plain = fleet.job.model.moe is None and fleet.job.workload.task == "pretrain"
     return plain and allowed and not limits.restrictions.alike and 3 in fleet.job.runtime.can.zero
 
@@ -119,7 +123,7 @@ def _options(fleet: Fleet, limits: Limits, pool: int) -> _Options:
     columns = cost.pool_columns(job, cost.Shards(ones, ones, ones, mbs))
     room = room_bytes(job) - columns.working - columns.ends_bytes - WORKSPACE_BYTES
     found = []
-    for code, (name, kept) in enumerate((("none", columns.whole), ("full", columns.checkpoint))):
+    for code, (name, kept) in enumerate(zip(RECOMPUTES, (columns.whole, columns.checkpoint), strict=True)):
         if limits.allows("recompute", name):
             seconds = (columns.forward_s, columns.work_s - columns.forward_s + again_s(columns, name))
             layers = (cost.from_the_end(job, each[:, :count])[:, -1] for each in (*seconds, kept))
