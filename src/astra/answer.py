@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from astra.spec.mixed import on_one_line
+from astra.spec.mixed_text import on_one_line
 
 if TYPE_CHECKING:
     from astra.report.pictures import Picture

@@ -15,7 +15,7 @@ from astra.search.ledger import no_coverage
 from astra.search.one_pool import estimate_pool, plan_pool
 from astra.search.world import World, seq_of
 from astra.spec.job import Job
-from astra.spec.mixed import is_mixed
+from astra.spec.mixed_text import is_mixed
 from astra.spec.record import check
 from astra.spec.request import FIELDS, PlanRequest, requested
 

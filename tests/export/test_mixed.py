@@ -17,7 +17,8 @@ from astra.export.base import CannotExport, Mesh, refusals
 from astra.export.imports import import_text
 from astra.export.nearest_mixed import nearest_of_file
 from astra.export.reading import from_record
-from astra.spec.mixed import MixedStrategy, parse_mixed
+from astra.spec.mixed import MixedStrategy
+from astra.spec.mixed_text import parse_mixed
 from tests.export.launching import given, job_of, run_script, write
 
 MEGATRON, FLAGSCALE = EXPORTERS["megatron"], EXPORTERS["flagscale"]

@@ -34,7 +34,7 @@ from astra.search.detail import legality
 from astra.search.world import World
 from astra.sharing.declared import read_sharing
 from astra.spec.job import Job
-from astra.spec.mixed import is_mixed, on_one_pool, parse_mixed
+from astra.spec.mixed_text import is_mixed, on_one_pool, parse_mixed
 from astra.spec.request import FIELDS, read_request, tokens_of
 from astra.spec.strategy import parse_strategy
 from astra.units import parse_count, parse_seconds, whole_count

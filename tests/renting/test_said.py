@@ -13,7 +13,7 @@ from astra.catalog.prices import book, read_prices, to_csv
 from astra.errors import InputError
 from astra.renting.rent import offers_of, rent
 from astra.report.money import render_rent
-from astra.spec.mixed import short_form
+from astra.spec.mixed_text import short_form
 from astra.spec.money import Money
 from astra.spec.request import PlanRequest
 from astra.units import show_dollars

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from astra.report.html import estimate_html, plans_html
-from astra.spec.mixed import on_one_line
+from astra.spec.mixed_text import on_one_line
 from tests.report import records
 
 VOID = {"br", "hr", "img"}

@@ -38,7 +38,7 @@ from astra.search.fleet.pools import Fleet
 from astra.search.fleet.space import FrameSpace
 from astra.search.one_pool import plan_pool
 from astra.search.world import World
-from astra.spec.mixed import parse_mixed
+from astra.spec.mixed_text import parse_mixed
 from astra.spec.request import requested
 
 TYPES: Final = ("H100", "A100-80", "A100-40", "H20", "L40S", "H800")

@@ -9,7 +9,7 @@ import pytest
 import astra
 from astra.search.fleet.detail import estimate
 from astra.search.fleet.plan import least_step_s
-from astra.spec.mixed import parse_mixed
+from astra.spec.mixed_text import parse_mixed
 from tests.search.every_plan import fleet_in, judged, planned_s, random_case
 
 # Among them what was missed: groups alike, micro-batches of their own, whole micro-batches, orders, unequal cuts,

@@ -8,7 +8,7 @@ import pytest
 
 import astra
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
-from astra.spec.mixed import parse_mixed
+from astra.spec.mixed_text import parse_mixed
 from tests.tiers import sampled
 
 MODEL = "llama-2-7b"

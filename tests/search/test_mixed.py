@@ -25,7 +25,7 @@ from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import Planner
-from astra.spec.mixed import on_one_pool, parse_mixed
+from astra.spec.mixed_text import on_one_pool, parse_mixed
 from astra.spec.strategy import parse_strategy
 from tests.tiers import sampled
 

@@ -16,7 +16,8 @@ from astra.errors import InputError, NoFeasiblePlan
 from astra.export.base import CannotExport
 from astra.export.reading import from_record
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
-from astra.spec.mixed import Group, Segment, on_one_pool, parse_mixed
+from astra.spec.mixed import Group, Segment
+from astra.spec.mixed_text import on_one_pool, parse_mixed
 from astra.spec.money import Money
 from tests.tiers import sampled
 

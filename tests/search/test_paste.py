@@ -16,7 +16,7 @@ from astra.report.mixed import render_mixed
 from astra.report.money import render_rent
 from astra.report.text import render_plans
 from astra.search.fleet.records import MixedPlanSet
-from astra.spec.mixed import short_form
+from astra.spec.mixed_text import short_form
 from tests.tiers import sampled
 
 RUNTIMES = (

@@ -18,7 +18,7 @@ from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.fleet.shared import sharing_state, water_level, with_room
 from astra.search.lost import held_by
 from astra.search.world import World
-from astra.spec.mixed import parse_mixed
+from astra.spec.mixed_text import parse_mixed
 from astra.spec.request import read_request, requested
 from tests.tiers import drawn, sampled
 

@@ -11,7 +11,7 @@ import astra
 from astra.catalog.clusters import read_cluster
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.spec.cluster import Cluster
-from astra.spec.mixed import parse_mixed
+from astra.spec.mixed_text import parse_mixed
 
 TEN_GIGABIT = 1.25e9
 REACHED = 0.8  # of a line by TCP

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.spec.mixed import Group, MixedStrategy, Segment, is_mixed, parse_mixed, pool_word, short_form
+from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
+from astra.spec.mixed_text import is_mixed, parse_mixed, short_form
 from astra.spec.strategy import OVERLAPS
 
 counts = st.integers(1, 999)

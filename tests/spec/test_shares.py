@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.spec.mixed import parse_mixed, short_form
+from astra.spec.mixed_text import parse_mixed, short_form
 
 ONE = "[m4: A100 dp8 mbs2 zero3 reshard=always layers=32]"
 OTHER = "[m4: V100 dp4 mbs1 zero3 reshard=always recompute=full layers=32]"

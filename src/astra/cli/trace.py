@@ -59,7 +59,7 @@ def timeline(found: planned.Planned) -> StepTimeline:
     from msgspec.structs import replace  # noqa: PLC0415
 
     from astra.search.timeline import timeline_of  # noqa: PLC0415
-    from astra.spec.mixed import on_one_pool  # noqa: PLC0415
+    from astra.spec.mixed_text import on_one_pool  # noqa: PLC0415
 
     text = found.strategy
     if not found.world.several and on_one_pool(text) is not None:

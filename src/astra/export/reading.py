@@ -20,7 +20,7 @@ from astra.search.detail import advised, layers_of, legality
 from astra.search.world import World
 from astra.spec.job import Job
 from astra.spec.kinds import path_text
-from astra.spec.mixed import on_one_pool
+from astra.spec.mixed_text import on_one_pool
 from astra.spec.names import check_name
 from astra.spec.request import read_request
 from astra.spec.strategy import Strategy, parse_strategy

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from astra.errors import InputError
 from astra.export.base import CannotExport, Launch, Mesh
 from astra.spec.cluster import Pool
-from astra.spec.mixed import Group, MixedStrategy, parse_mixed
+from astra.spec.mixed import Group, MixedStrategy
+from astra.spec.mixed_text import parse_mixed
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import OVERLAPS, Strategy
 from astra.spec.workload import Workload

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from astra.answer import PriceTag, Range
 from astra.answer_money import BreakEven, Choice, RentReport
 from astra.report import drawing
-from astra.spec.mixed import on_one_line
+from astra.spec.mixed_text import on_one_line
 from astra.units import DAY_S, show_dollars, show_seconds
 
 if TYPE_CHECKING:

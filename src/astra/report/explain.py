@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from astra.answer import Estimate, Plan, PlanSet, Reject, StageEstimate
 from astra.provenance import Source
 from astra.report.terms import OPERATORS, Group, canonical, words
-from astra.spec.mixed import on_one_line
+from astra.spec.mixed_text import on_one_line
 from astra.units import show_seconds
 
 ROUNDING: Final = 1e-9  # of the step: less than this is left over from adding floats

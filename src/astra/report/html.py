@@ -12,7 +12,7 @@ from astra.report.afford import sentences
 from astra.report.choices import roles_of, time_of, usd_of, usd_range_of, usd_spread
 from astra.report.markup import quoted
 from astra.report.money import advice
-from astra.spec.mixed import on_one_line
+from astra.spec.mixed_text import on_one_line
 from astra.study.records import Sweep
 from astra.units import show_count, show_dollars, show_seconds
 

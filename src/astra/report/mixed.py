@@ -11,7 +11,7 @@ from astra.report.sites import line_sentences, lost_sentences
 from astra.report.text import shortened
 from astra.search.fleet.records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
 from astra.search.fleet.summary import STARTED_BY
-from astra.spec.mixed import short_form
+from astra.spec.mixed_text import short_form
 from astra.units import show_count, show_dollars, show_slower
 
 if TYPE_CHECKING:

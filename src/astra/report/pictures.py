@@ -19,7 +19,7 @@ from astra.report.raster import png
 from astra.report.rent_page import spots
 from astra.report.sweep import sweep_page, sweep_svg
 from astra.spec.kinds import path_text
-from astra.spec.mixed import on_one_line
+from astra.spec.mixed_text import on_one_line
 from astra.study.records import Sweep
 from astra.units import show_count
 

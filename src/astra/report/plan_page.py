@@ -18,7 +18,7 @@ from astra.report.terms import words
 from astra.report.timeline import seconds_table, timeline_svg
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.timeline import StepTimeline
-from astra.spec.mixed import on_one_line
+from astra.spec.mixed_text import on_one_line
 from astra.units import show_count, show_dollars, show_seconds
 
 REJECTS: Final = 60

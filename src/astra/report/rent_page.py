@@ -19,7 +19,7 @@ from astra.report.front_svg import Spot, front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, page, paragraph, section, table, wide
 from astra.report.plan_page import footer, request_parts
-from astra.spec.mixed import on_one_line
+from astra.spec.mixed_text import on_one_line
 from astra.units import DAY_S, show_count, show_dollars, show_seconds
 
 

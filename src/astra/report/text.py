@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from astra.answer import Estimate, ModelReport, Plan, PlanSet
 from astra.catalog.runtimes import runtime, runtime_names
 from astra.report import drawing, explain, money, sections, stages
-from astra.spec.mixed import short_form
+from astra.spec.mixed_text import short_form
 from astra.units import show_count, show_dollars, show_gib, show_seconds
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from astra.report.page import bullets, facts, folded, paragraph, table, wide
 from astra.report.plan_page import bill_parts, figures, gpus_words, ledger_parts, pool_parts, ranking, work_words
 from astra.report.rent_page import spots
 from astra.report.study_text import memory_difference, side_rows, term_rows, verdict
-from astra.spec.mixed import on_one_line, short_form
+from astra.spec.mixed_text import on_one_line, short_form
 from astra.study.records import Comparison
 from astra.units import DAY_S, show_dollars, show_seconds
 

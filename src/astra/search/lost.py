@@ -21,7 +21,8 @@ from astra.money.rates import CHECKPOINT_BYTES
 from astra.search.fleet.pools import names_of
 from astra.search.world import World
 from astra.spec.cluster import Cluster, Pool
-from astra.spec.mixed import Group, is_mixed, on_one_pool, parse_mixed
+from astra.spec.mixed import Group
+from astra.spec.mixed_text import is_mixed, on_one_pool, parse_mixed
 from astra.spec.request import PlanRequest
 from astra.spec.strategy import parse_strategy
 from astra.units import GIB

@@ -24,7 +24,7 @@ from astra.schedule.simulator import StageSeconds, Timeline, alive, simulate
 from astra.search import detail
 from astra.search.world import World
 from astra.spec.job import Job
-from astra.spec.mixed import is_mixed
+from astra.spec.mixed_text import is_mixed
 from astra.spec.strategy import Strategy
 from astra.units import GIB
 

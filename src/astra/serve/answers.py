@@ -33,7 +33,7 @@ from astra.serve.asked import flag_of, one_of, parts_of, request_of, table_of, t
 from astra.serve.pages import OPENED
 from astra.serve.shelf import shelf
 from astra.serve.studies import MOST_PICK, afforded, explanation, picked, swept_over
-from astra.spec.mixed import is_mixed
+from astra.spec.mixed_text import is_mixed
 from astra.spec.request import PlanRequest
 from astra.spec.strategy import parse_strategy
 from astra.study.compare import compared

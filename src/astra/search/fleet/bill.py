@@ -14,7 +14,7 @@ from astra.money.tags import stale_warning, tag_of
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate
 from astra.spec.cluster import Pool
-from astra.spec.mixed import parse_mixed
+from astra.spec.mixed_text import parse_mixed
 from astra.spec.money import Money
 
 

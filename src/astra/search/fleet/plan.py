@@ -29,7 +29,7 @@ from astra.search.words import joint_words
 from astra.search.world import World, figures_of
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
-from astra.spec.mixed import is_mixed, on_one_pool, parse_mixed
+from astra.spec.mixed_text import is_mixed, on_one_pool, parse_mixed
 from astra.spec.money import Money
 from astra.spec.workload import PRECISIONS
 from astra.units import show_seconds

@@ -12,8 +12,9 @@ from astra.search.fleet.pools import Fleet, check_strategy, part_of
 from astra.search.fleet.spread import read_alone
 from astra.search.timeline import SimulatedPipeline, StepTimeline, on_one_pool, told
 from astra.search.world import World
-from astra.spec.mixed import MixedStrategy, parse_mixed
-from astra.spec.mixed import on_one_pool as named_pool
+from astra.spec.mixed import MixedStrategy
+from astra.spec.mixed_text import on_one_pool as named_pool
+from astra.spec.mixed_text import parse_mixed
 from astra.units import GIB
 
 
