@@ -56,6 +56,8 @@ def test_phrases(text: str, kind: str | None, gigabits: float | None) -> None:
         ("HDR100", "dgx-a100", 8 * 100),
         ("Mellanox ConnectX-5 EDR", "dgx-a100", 8 * 100),
         ("NDR", "dgx-a100", 8 * 200),  # which has HDR ports
+        ("IB EDR 100Gb/s", "dgx-a100", 8 * 100),
+        ("FDR", "dgx-a100", 8 * 56),
     ],
 )
 def test_a_generation_alone_is_a_port_for_each_gpu(text: str, node: str, gigabits: float) -> None:

@@ -40,7 +40,7 @@ from astra.search.counts import attention_s
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.search import Planner
-from astra.search.fleet.summary import STARTED_BY
+from astra.search.fleet.summary import STARTED
 from astra.search.front import OfferPart, Refined, front_of, refined_of
 from astra.search.offers import JobOf, steps_of, waiting
 from astra.spec.cluster import Cluster
@@ -53,7 +53,6 @@ BENCH: Final = 250.0  # effort of the columns of a GPU type
 OPENED: Final = 1_500.0  # effort of a mix, whatever is searched in it
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer
 LEAST_GAIN: Final = 0.9  # unless all are asked for: what two types must be likely to save, a tenth
-_STARTED: Final = frozenset(STARTED_BY.values())
 LEAST_SHARE: Final = 0.2  # of the peak FLOP/s, of either type
 # Simulated over closed-form time before the host's work was 0.994 to 1.44 in 147 mixes of three models.
 BAND: Final = 0.02
@@ -112,7 +111,7 @@ def mix(
 
 def _runs(made: Refined) -> bool:
     """Whether something that ``astra export`` writes starts a mix as it is."""
-    return isinstance(made.estimate, MixedEstimate) and not _STARTED.isdisjoint(made.estimate.runs_on)
+    return isinstance(made.estimate, MixedEstimate) and not STARTED.isdisjoint(made.estimate.runs_on)
 
 
 def _pairs(offers: Sequence[Offer]) -> Iterator[tuple[Offer, Offer]]:

@@ -22,7 +22,7 @@ from astra.search.fleet.pools import Fleet, Limits, check_strategy, joined_fleet
 from astra.search.fleet.records import Alternative, LineRemark, MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import CLOSE, MANY_POOLS, MOST_EFFORT, Costed, Kind, Planner, Progress
 from astra.search.fleet.spread import check_alone, read_alone, spread
-from astra.search.fleet.summary import STARTED_BY, estimate_alone
+from astra.search.fleet.summary import STARTED, STARTED_BY, estimate_alone
 from astra.search.fleet.worth import Answer, Told, told
 from astra.search.ledger import able, lost_by, no_coverage
 from astra.search.words import joint_words
@@ -36,7 +36,6 @@ from astra.units import show_seconds
 
 MOST_POOLS: Final = 8
 EQUAL: Final = 1.05  # upper ends this close: a plan that can be started today is worth more
-_STARTED: Final = frozenset(STARTED_BY.values())  # by what astra export writes
 MOST_GPUS: Final = 1_000_000
 _KINDS: Final[Mapping[Kind, str]] = {
     "one shape": "pipelines with one shape for all stages", "groups": "groups of pools that share the batch",
@@ -160,7 +159,7 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
 
 def _shown(ranked: Sequence[Costed], top: int) -> list[Costed]:
     """The first plans; where no target of astra export starts any of them, the last of them is one that it starts."""
-    started = [each for each in ranked if not _STARTED.isdisjoint(each.estimate.runs_on)]
+    started = [each for each in ranked if not STARTED.isdisjoint(each.estimate.runs_on)]
     if top > 1 and started and not any(each is started[0] for each in ranked[:top]):
         return [*ranked[: top - 1], started[0]]
     return list(ranked[:top])
@@ -171,7 +170,7 @@ def _ranked(candidates: Sequence[Costed], starts: str) -> list[Costed]:
     ranked = sorted(candidates, key=_upper_s)
     equal = [each for each in ranked if _upper_s(each) <= EQUAL * _upper_s(ranked[0])]
     first = [each for each in equal if starts in each.estimate.runs_on][:1]
-    first = first or [each for each in equal if not _STARTED.isdisjoint(each.estimate.runs_on)][:1]
+    first = first or [each for each in equal if not STARTED.isdisjoint(each.estimate.runs_on)][:1]
     return [*first, *(each for each in ranked if not any(each is one for one in first))]
 
 

@@ -37,6 +37,7 @@ _PROFILES: Final = {
 STARTED_BY: Final = {
     "megatron": "Megatron-LM", "megatron-bridge": "Megatron-LM", "flagscale": "FlagScale", "pytorch": "PyTorch trainer",
 }  # fmt: skip
+STARTED: Final = frozenset(STARTED_BY.values())  # by what astra export writes
 RUNTIMES: Final = (
     "Megatron-LM", "torch.distributed.pipelining", "FlagScale", "PyTorch trainer", "jobs with a gradient bridge",
     "HexiScale", "Sailor",
