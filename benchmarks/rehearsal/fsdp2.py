@@ -11,12 +11,13 @@ import argparse
 import datetime
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2] / "src")]
 
-from grid import MODELS  # noqa: E402
+from grid import MODELS, OTHERS  # noqa: E402
 from msgspec.structs import replace  # noqa: E402
 
 from astra.lab.profile.gpu import ClockWatch, describe_gpu  # noqa: E402
@@ -37,6 +38,10 @@ SHAPES: Final[dict[str, ModelSpec]] = {
     "7b": MODELS["llama2-7b"],
     "moe": ModelSpec(name="moe-16x1b", layers=12, hidden=2048, ffn=4096, heads=16, kv_heads=8, head_dim=128,
                      vocab=32000, max_seq=32768, moe=MoE(experts=16, topk=2, ffn=4096)),
+    "12b": OTHERS["mistral-nemo-12b"],
+    "qwen8b": OTHERS["qwen3-8b"],
+    "olmoe": OTHERS["olmoe-7b"],
+    "34b": OTHERS["yi-34b"],
 }  # fmt: skip
 
 UNFINISHED: Final = 75  # run again: the process had to end
@@ -76,12 +81,35 @@ GRID: Final = (
     ("7b", 0, 2048, "dp64 mbs2 zero2 recompute=full", False),
     ("8b", 16, 4096, "pp2 dp32 mbs1 zero2", False),
 )
+# Shapes, lengths and worlds that the cost model was not made with.
+OTHER_GRID: Final = (
+    ("qwen8b", 0, 4096, "dp64 mbs1 zero3", False),
+    ("qwen8b", 0, 4096, "dp64 mbs1 zero3", True),
+    ("qwen8b", 0, 6144, "dp128 mbs2 zero3 recompute=full", True),
+    ("12b", 20, 8192, "dp256 mbs1 zero3", False),
+    ("12b", 20, 8192, "dp256 mbs1 zero3", True),
+    ("12b", 20, 3072, "dp32 mbs2 zero2", True),
+    ("34b", 12, 4096, "dp128 mbs1 zero3", False),
+    ("34b", 12, 4096, "dp128 mbs1 zero3", True),
+    ("34b", 12, 4096, "dp512 mbs2 zero3 recompute=full", False),
+    ("34b", 12, 8192, "dp64 mbs1 zero2 recompute=full", True),
+    ("3b", 0, 8192, "dp8 mbs2 zero3", True),
+    ("3b", 0, 2048, "dp24 mbs6 zero3", False),
+    ("olmoe", 0, 4096, "dp64 mbs2 zero3", False),
+    ("olmoe", 0, 4096, "dp64 mbs2 zero3 recompute=full", False),
+    ("4b", 0, 4096, "dp48 mbs3 zero2", False),
+    ("4b", 0, 4096, "dp48 mbs3 zero3", True),
+    ("7b", 0, 8192, "dp16 mbs1 zero3 recompute=full", True),
+    ("1b", 0, 32768, "dp8 mbs1 zero3", False),
+    ("1b", 0, 32768, "dp8 mbs1 zero3", True),
+    ("12b", 20, 4096, "pp2 dp64 mbs1 zero2", False),
+)
 
 
-def cases() -> list[Case]:
-    """The grid, in order."""
+def cases(grid: Sequence[tuple[str, int, int, str, bool]] = GRID) -> list[Case]:
+    """The cases of a grid, in order."""
     found = []
-    for shape, layers, seq, words, compiled in GRID:
+    for shape, layers, seq, words, compiled in grid:
         model = SHAPES[shape]
         strategy = parse_strategy(words)
         found.append(
@@ -103,9 +131,10 @@ def main() -> int:
     parser.add_argument("--out", required=True, help="measurement file to write or continue")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no case after this long")
     parser.add_argument("--only", default="", help="comma-separated places in the grid, for a trial")
+    parser.add_argument("--others", action="store_true", help="the shapes that the cost model was not made with")
     parser.add_argument("--list", action="store_true", help="print the ids and stop")
     args = parser.parse_args()
-    chosen = cases()
+    chosen = cases(OTHER_GRID if args.others else GRID)
     if args.only:
         chosen = [chosen[int(place)] for place in args.only.split(",")]
     if args.list:

@@ -61,6 +61,32 @@ MODELS: Final[dict[str, ModelSpec]] = {
 }  # fmt: skip
 
 
+# Of other widths, heads, vocabularies and experts than those above, which the cost model was made with.
+OTHERS: Final[dict[str, ModelSpec]] = {
+    model.name: model
+    for model in (
+        _model(name="llama3.2-3b", layers=28, hidden=3072, ffn=8192, heads=24, kv_heads=8, tied_embeddings=True,
+              **_LLAMA3),
+        _model(name="qwen3-8b", layers=36, hidden=4096, ffn=12288, heads=32, kv_heads=8, head_dim=128, vocab=151936,
+              qk_norm="per_head"),
+        _model(name="mistral-nemo-12b", layers=40, hidden=5120, ffn=14336, heads=32, kv_heads=8, head_dim=128,
+              vocab=131072),
+        _model(name="yi-34b", layers=60, hidden=7168, ffn=20480, heads=56, kv_heads=8, head_dim=128, vocab=64000),
+        _model(name="opt-30b", layers=48, hidden=7168, ffn=28672, heads=56, kv_heads=56, head_dim=128, vocab=50272,
+              gated_mlp=False, norm="layernorm", qkv_bias=True, out_bias=True, mlp_bias=True,
+              learned_positions=4096, tied_embeddings=True),
+        _model(name="olmoe-7b", layers=16, hidden=2048, ffn=1024, heads=16, kv_heads=16, head_dim=128, vocab=50304,
+              moe=MoE(experts=64, topk=8, ffn=1024)),
+        _model(name="phi-3.5-moe", layers=32, hidden=4096, ffn=6400, heads=32, kv_heads=8, head_dim=128, vocab=32064,
+              moe=MoE(experts=16, topk=2, ffn=6400)),
+        _model(name="mixtral-8x22b", layers=56, hidden=6144, ffn=16384, heads=48, kv_heads=8, head_dim=128,
+              vocab=32768, moe=MoE(experts=8, topk=2, ffn=16384)),
+        _model(name="dbrx", layers=40, hidden=6144, ffn=10752, heads=48, kv_heads=8, head_dim=128, vocab=100352,
+              moe=MoE(experts=16, topk=4, ffn=10752)),
+    )
+}  # fmt: skip
+
+
 def layer_params(model: ModelSpec, tp: int, ep: int) -> tuple[float, float]:
     """Parameters of one layer on a rank: (shared by data parallelism, experts)."""
     heads = model.heads * model.head_dim
@@ -155,9 +181,9 @@ def _pick(rng: random.Random, **weights: float) -> str:
     return rng.choices(list(weights), list(weights.values()))[0]
 
 
-def draw(rng: random.Random) -> Case:
+def draw(rng: random.Random, models: dict[str, ModelSpec]) -> Case:
     """One random legal case."""
-    model = MODELS[rng.choice(sorted(MODELS))]
+    model = models[rng.choice(sorted(models))]
     tp = rng.choice([t for t in ((1, 2, 4, 8) if model.hidden < 8192 else (4, 8, 8)) if model.heads % t == 0])
     pp = rng.choice([p for p in (1, 2, 4, 7, 8, 9, 12, 14, 16, 18, 21, 24) if model.layers % p == 0])
     per_stage = model.layers // pp
@@ -183,12 +209,18 @@ def draw(rng: random.Random) -> Case:
     return Case(model=model, strategy=strategy, seq=seq, stage=stage, attention=attention, fused_cross_entropy=fused)
 
 
-def sample(count: int, seed: int = 20, low: float = 4 * GIB, high: float = MOST_BYTES) -> list[Case]:
+def sample(
+    count: int,
+    seed: int = 20,
+    low: float = 4 * GIB,
+    high: float = MOST_BYTES,
+    models: dict[str, ModelSpec] = MODELS,
+) -> list[Case]:
     """``count`` different affordable cases whose rough memory lies between ``low`` and ``high``."""
     rng = random.Random(seed)
     found: dict[str, Case] = {}
     while len(found) < count:
-        case = draw(rng)
+        case = draw(rng, models)
         nbytes, seconds = estimate(case)
         if low < nbytes < high and seconds < MOST_SECONDS:
             found[case.id] = case
@@ -209,3 +241,8 @@ def cases(count: int = SAMPLE) -> list[Case]:
     """The whole grid, in the order in which it is run; ids are unique and any prefix of the sample is fair."""
     unique = {case.id: case for case in (*ladders(), *edge(), *coverage_order(sample(count)))}
     return list(unique.values())
+
+
+def other_shapes(count: int, seed: int) -> list[Case]:
+    """Cases of models that are no part of the grid, as a search would look at them."""
+    return coverage_order(sample(count, seed, models=OTHERS))
