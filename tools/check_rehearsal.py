@@ -137,7 +137,7 @@ def _check(row: Mapping[str, Any], job: Job, strategy: Strategy) -> Checked:
         "step": stage.compute_s + stage.optimizer_s,
         **kernel_seconds(job, strategy, row["stage"]),
     }
-    measured = _measured(row) if ran else {}
+    measured = measured_of(row) if ran else {}
     if host_bound:
         measured.pop("rest")  # optimizer_s is then the host's time, not that of kernels
     return Checked(
@@ -153,7 +153,8 @@ def _check(row: Mapping[str, Any], job: Job, strategy: Strategy) -> Checked:
     )
 
 
-def _measured(row: Mapping[str, Any]) -> dict[str, float]:
+def measured_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """What a rank that ran took, in bytes and seconds."""
     busy = {kind: seconds for kind, (_, seconds) in row["busy_by_kind"].items()}
     gemm_s, attention_s = sum(busy.get(kind, 0.0) for kind in _GEMMS), busy.get("attention", 0.0)
     around_s = row["optimizer_s"] + row["zero_grad_s"]

@@ -87,6 +87,11 @@ def ring_gradient_bytes(runtime: Runtime) -> float:
     return runtime.amount("ring_gradient_bytes")
 
 
+def dispatched_bytes(runtime: Runtime) -> float:
+    """Bytes kept per element sent to experts, beside the element, for the gradients of the weights it is sent with."""
+    return runtime.amount("dispatched_bytes")
+
+
 def keeps_activation(runtime: Runtime) -> bool:
     """Whether a gate's activation stays alive beside its input and the product."""
     return runtime.amount("keeps_activation") > 0

@@ -163,6 +163,7 @@ def retention(job: Job) -> Retention:
         fp8_qkv_bytes=qkv_bytes(job) if job.words.attention == "fp8" else 0.0,
         projection=runtime.memory.keeps_projection,
         activation=effects.keeps_activation(runtime),
+        dispatched_bytes=effects.dispatched_bytes(runtime),
     )
 
 

@@ -29,6 +29,7 @@ class Retention(NamedTuple):
     fp8_qkv_bytes: float = 0.0  # per element of queries, keys and values of attention in fp8; 0: it is in bf16
     projection: bool = False  # the QKV projection stays alive beside its rotated queries and keys
     activation: bool = False  # a gate's activation stays alive beside its input and the product
+    dispatched_bytes: float = 0.0  # per element sent to experts, beside it
 
 
 class _Split(NamedTuple):
@@ -66,6 +67,11 @@ class Shard(_Split):
     def stream_tokens(self) -> Floats:
         """Tokens in the norm and residual regions: T / t with sequence parallelism."""
         return self.tokens / np.where(self.sp, self.tp, 1)
+
+    @cached_property
+    def gathered_tokens(self) -> Floats:
+        """Tokens that sequence-parallel ranks gather from each other for a GEMM region: T - T / t."""
+        return self.tokens - self.stream_tokens
 
     @cached_property
     def routed_tokens(self) -> Floats:

@@ -38,6 +38,7 @@ EFFECTS: Final[dict[str, EffectField]] = {
     "repeats_keys": EffectField(0, "keys and values are repeated for every query's head before a ring passes them on"),
     "ring_gradient_bytes": EffectField(2, "per element of the gradients of keys and values that a ring passes on"),
     "keeps_activation": EffectField(0, "a gate's activation stays alive beside its input and the product"),
+    "dispatched_bytes": EffectField(0, "kept per element sent to experts, beside it: what the weights' gradients need"),
     "starts_by_unit": EffectField(
         0, "weights that ZeRO-2 and 3 shard are made at the start, unit by unit: memory of cost/memory.py"
     ),

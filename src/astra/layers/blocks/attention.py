@@ -125,7 +125,7 @@ def _streams(model: ModelSpec, kind: LayerKind, shard: Shard, heads: Heads) -> l
     streams = [
         Stream("norm", stream_elements, norms_each(model, kind)),
         Stream("residual", stream_elements),
-        Stream("boundary", tokens * model.hidden),
+        Stream("boundary", shard.gathered_tokens * model.hidden),
     ]
     if model.qkv_bias:
         streams.append(Stream("bias", tokens * (heads.queries + 2 * heads.keys) * heads.dim_qk))

@@ -112,7 +112,7 @@ def _streams(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Stream]:
     return [
         Stream("norm", stream_elements, norms_each(model, kind)),
         Stream("residual", stream_elements),
-        Stream("boundary", tokens * model.hidden),
+        Stream("boundary", shard.gathered_tokens * model.hidden),
         Stream("conv", tokens * it.convolved / shard.tp),
         Stream("qk_norm", tokens * 2 * it.keys / shard.tp),
         Stream("delta_copy", tokens * heads * 2 * (it.key_dim + it.head_dim)),

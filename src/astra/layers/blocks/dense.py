@@ -39,7 +39,7 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     streams = [
         Stream("norm", stream_elements, norms),
         Stream("residual", stream_elements),
-        Stream("boundary", shard.tokens * model.hidden),
+        Stream("boundary", shard.gathered_tokens * model.hidden),
     ]
     if model.mlp_bias:
         streams += [Stream("bias", shard.tokens * model.ffn / shard.tp), Stream("bias", stream_elements)]

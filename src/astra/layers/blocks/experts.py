@@ -59,7 +59,8 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     stream_elements = shard.stream_tokens * model.hidden
     norm_bytes = shard.keeps.mlp_bytes * stream_elements
     routing_bytes = 8 * routed * moe.experts  # probabilities and routing map
-    kept = BF16 * stream_elements + norm_bytes + routing_bytes + shard.keeps.mlp_bytes * dispatched
+    dispatched_bytes = shard.keeps.mlp_bytes + shard.keeps.dispatched_bytes
+    kept = BF16 * stream_elements + norm_bytes + routing_bytes + dispatched_bytes * dispatched
     router = Gemm("router", routed, np.full_like(routed, moe.experts), np.full_like(routed, model.hidden))
     outer = Layer(
         (router,),

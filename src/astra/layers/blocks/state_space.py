@@ -110,7 +110,7 @@ def _streams(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Stream]:
     return [
         Stream("norm", stream_elements, norms_each(model, kind)),
         Stream("residual", stream_elements),
-        Stream("boundary", tokens * model.hidden),
+        Stream("boundary", shard.gathered_tokens * model.hidden),
         Stream("conv", tokens * it.convolved / shard.tp),
         Stream("scan", inner_elements),
         Stream("scan_state", _state_elements(it, shard)),
