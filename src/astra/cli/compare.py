@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from astra.cli import options, source
+from astra.cli import options, output, source
 from astra.cli.output import Answer
 from astra.errors import InputError
 
@@ -58,14 +58,7 @@ def run(args: argparse.Namespace) -> Answer:
     first, second = (_given(text, flags, args.vocab) for text in (args.a, args.b))
     from astra.study.compare import compared  # noqa: PLC0415
 
-    comparison = compared(_side(first, second), _side(second, first))
-
-    def draw(width: int | None, color: bool) -> str:
-        from astra.report.study_text import render_comparison  # noqa: PLC0415
-
-        return render_comparison(comparison, width, color)
-
-    return Answer(draw, comparison.to_json)
+    return output.answer(compared(_side(first, second), _side(second, first)), args)
 
 
 def _given(text: str, flags: dict[str, Any], vocab: int | None) -> Given:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from astra.cli import options
+from astra.cli import options, output
 from astra.cli import source as from_
 from astra.cli.output import Answer
 from astra.errors import InputError, NoFeasiblePlan
@@ -64,18 +64,8 @@ def run(args: argparse.Namespace) -> Answer:
     notes += [because] if because else []
     estimate = api.estimate(request)
     estimate = replace(estimate, warnings=[*estimate.warnings, *notes])
-
-    def draw(width: int | None, color: bool) -> str:
-        from astra.report import mixed  # noqa: PLC0415
-        from astra.report.text import render_estimate  # noqa: PLC0415
-        from astra.search.fleet.records import MixedEstimate  # noqa: PLC0415
-
-        if isinstance(estimate, MixedEstimate):
-            return mixed.render_estimate(estimate, width, color, brief=args.quiet, full=args.verbose)
-        return render_estimate(estimate, width, color, brief=args.quiet, full=args.verbose)
-
     refused = args.check and not (estimate.legal and estimate.fits)
-    return Answer(draw, estimate.to_json, NoFeasiblePlan.exit_code if refused else 0)
+    return output.answer(estimate, args, NoFeasiblePlan.exit_code if refused else 0)
 
 
 def _read_source(fields: dict[str, Any], source: str, choice: from_.Choice, notes: list[str], *, planned: bool) -> None:

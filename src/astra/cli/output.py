@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 from astra.errors import InputError, OutputError, visible, visible_lines
 
 if TYPE_CHECKING:
-    from astra.answer import Table
+    from astra.answer import Result, Table
 
 _COLOR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 _HIDDEN: Final = re.compile(r"[^\n\x20-\x7e]")
@@ -25,6 +25,12 @@ class Answer(NamedTuple):
     text: Callable[[int | None, bool], str]  # width, colour
     record: Callable[[], str]  # JSON
     exit_code: int = 0
+
+
+def answer(found: Result, args: argparse.Namespace, exit_code: int = 0) -> Answer:
+    """What a verb found, where that draws itself: as much of it as is asked for."""
+    amount = {"brief": args.quiet, "full": args.verbose} if "quiet" in args else {}
+    return Answer(lambda width, color: found.text(width, color, **amount), found.to_json, exit_code)
 
 
 def emit(answer: Answer, args: argparse.Namespace) -> int:

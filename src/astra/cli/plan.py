@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options, output, source
@@ -16,7 +14,6 @@ from astra.spec.strategy import DEGREES
 
 if TYPE_CHECKING:
     from astra.answer import PlanSet
-    from astra.spec.request import PlanRequest
 
 HELP: Final = "rank the strategies for a model on the GPUs you have"
 DESCRIPTION: Final = (
@@ -68,34 +65,22 @@ def run(args: argparse.Namespace) -> Answer:
     if not {"model", "gpus", "cluster"} & fields.keys():
         fields |= {"model": DEFAULT_MODEL, "gpus": (DEFAULT_GPUS,)}
         notes.append(f"No model was named, so this plans {DEFAULT_MODEL} on {DEFAULT_GPUS}; see astra plan --help.")
+    from astra import api  # noqa: PLC0415
+    from astra.cli.progress import followed  # noqa: PLC0415
+
     request, assumed = options.resolve("plan", as_meant(fields), args.save_request)
     notes += assumed
-    planset = _with_notes(_search(request), notes)
+    planset = _with_notes(followed(lambda bar: api.plan(request, progress=bar)), notes)
     written = _export(planset, args) if args.export is not None else []
     planset = _with_notes(planset, written)
     if args.page is not None:
         _write_page(planset, args.page)
 
     def draw(width: int | None, color: bool) -> str:
-        render: Callable[..., str]
-        if "pools" in planset.request:
-            from astra.report.mixed import render_mixed as render  # noqa: PLC0415
-        else:
-            from astra.report.text import render_plans as render  # noqa: PLC0415
-        shown = render(planset, width, color, brief=args.quiet, full=args.verbose)
+        shown = planset.text(width, color, brief=args.quiet, full=args.verbose)
         return "\n".join([shown, *written, ""]) if args.quiet and written else shown
 
     return Answer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)
-
-
-def _search(request: PlanRequest) -> PlanSet:
-    from astra import api  # noqa: PLC0415
-    from astra.cli import progress  # noqa: PLC0415
-
-    if not progress.watched():
-        return api.plan(request)
-    with progress.SearchProgress(sys.stderr) as bar:
-        return api.plan(request, progress=bar)
 
 
 def _write_page(planset: PlanSet, path: str) -> None:
@@ -158,17 +143,17 @@ def _check_export(args: argparse.Namespace) -> None:
                 raise InputError(flag, args.export_out, want="--export TARGET with it")
         return
     from astra.atomic import check_folder  # noqa: PLC0415
-    from astra.cli import export  # noqa: PLC0415
+    from astra.export.making import target  # noqa: PLC0415
 
-    export.target(args.export, "--export")
+    target(args.export, "--export")
     if args.export_out is not None:
         check_folder(args.export_out, flag="--export-out")
 
 
 def _export(planset: PlanSet, args: argparse.Namespace) -> list[str]:
     """The best plan's files; over several pools, those of the best plan that the target can express."""
-    from astra.cli import export  # noqa: PLC0415
     from astra.export.base import CannotExport  # noqa: PLC0415
+    from astra.export.python import write  # noqa: PLC0415
     from astra.export.reading import from_record  # noqa: PLC0415
 
     refused: CannotExport | None = None
@@ -176,7 +161,7 @@ def _export(planset: PlanSet, args: argparse.Namespace) -> list[str]:
         try:
             launch, job = from_record(planset.to_dict(), plan.rank, where="plan")
             place = {"folder": args.export_out, "flag": "--export-out"}
-            record = export.write(launch, job, args.export, nearest=args.nearest, **place)
+            record = write(launch, job, args.export, nearest=args.nearest, **place)
         except CannotExport as error:
             refused = refused or error
             continue

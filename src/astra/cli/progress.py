@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 1.0
 LINES_S: Final = 30.0  # between lines where nobody watches
+Found = TypeVar("Found")
 
 
 class _Bar:
@@ -102,6 +103,14 @@ def _told(progress: StudyProgressed) -> str:
         return told
     left = f", {show_seconds(progress.left_s)} left" if progress.done < progress.questions else ""
     return f"{told}, {progress.now / progress.seconds:.1f} a second{left}"
+
+
+def followed(work: Callable[[SearchProgress | None], Found], title: str = "searching") -> Found:
+    """What some work finds, with a bar where a person can see it."""
+    if not watched():
+        return work(None)
+    with SearchProgress(sys.stderr, title=title) as bar:
+        return work(bar)
 
 
 def watched() -> bool:

@@ -81,14 +81,8 @@ def run(args: argparse.Namespace) -> Answer:
         from astra.report.studied import study_page  # noqa: PLC0415
 
         output.write_file(args.page, study_page(report, read_text(args.study, "study")))
-
-    def draw(width: int | None, color: bool) -> str:
-        from astra.report.studied import render_study  # noqa: PLC0415
-
-        return render_study(report, width, color)
-
     nothing = report.answered == report.questions and not report.plans
-    return Answer(draw, report.to_json, NoFeasiblePlan.exit_code if nothing else 0)
+    return output.answer(report, args, NoFeasiblePlan.exit_code if nothing else 0)
 
 
 def _asked(study: Study, args: argparse.Namespace) -> StudyReport:

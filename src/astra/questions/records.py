@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from astra.answer import Result
 
@@ -51,6 +51,7 @@ class Problem(Result, frozen=True, kw_only=True):
 class StudyReport(Result, frozen=True, kw_only=True):
     """A study, as far as it has come."""
 
+    drawn_by: ClassVar[str] = "report.studied.render_study"
     schema: str = STUDY_SCHEMA
     title: str
     folder: str
