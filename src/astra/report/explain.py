@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from astra.answer import Estimate, Plan, PlanSet, Reject, StageEstimate
 from astra.provenance import Source
 from astra.report.terms import OPERATORS, Group, canonical, words
 from astra.spec.mixed_text import on_one_line
-from astra.units import show_seconds
+from astra.units import show_count, show_seconds
 
 ROUNDING: Final = 1e-9  # of the step: less than this is left over from adding floats
 
@@ -92,6 +92,18 @@ def _known(estimate: Estimate) -> dict[str, str]:
 
 def _order(word: str) -> int:
     return next((source.value for source in Source if source.word == word), -1)
+
+
+def work_words(request: Mapping[str, Any]) -> str:
+    """The workload of an answer and its runtime, in a line."""
+    work: Mapping[str, Any] = request.get("workload", {})
+    facts = []
+    if "global_batch" in work and "seq" in work:
+        tokens = show_count(work["global_batch"] * work["seq"])
+        facts.append(f"batch {work['global_batch']:,} x {work['seq']:,} tokens = {tokens} per step")
+    facts += [str(work[key]) for key in ("precision", "optimizer", "task") if work.get(key)]
+    facts += [f"{show_count(work['tokens'])} tokens in all"] if work.get("tokens") else []
+    return ", ".join([*facts, *([request["runtime"]] if request.get("runtime") else [])])
 
 
 def dominates(estimate: Estimate) -> str:

@@ -9,18 +9,17 @@ from astra.answer import Cost, Estimate, PlanSet, PriceTag
 from astra.answer_money import Choice, MixSearch, RentReport
 from astra.report import drawing
 from astra.report.choices import (
-    days_of,
     energy_words,
     front_table,
+    judged,
     judged_words,
     mark_of,
     named,
     own_words,
     strategies_below,
     time_of,
-    usd_of,
-    usd_range_of,
     usd_spread,
+    warned,
 )
 from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
@@ -78,7 +77,7 @@ def _rendered(
     parts += [*_merged(report, shown), *strategies_below(rows, columns)]
     parts += drawing.closing([*_about_strategies(report), *report.warnings], [])
     if full:
-        points = [(days_of(choice, report.judged_by), usd_of(choice, report.judged_by)) for choice in shown]
+        points = [(judged(choice, report.judged_by).days, judged(choice, report.judged_by).usd) for choice in shown]
         marks = [mark_of(choice) for choice in shown]
         parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
         if report.popular:
@@ -104,15 +103,10 @@ MORE: Final = (
 
 
 def _about_strategies(report: RentReport) -> list[str]:
-    """Warnings about strategies of the front, each once with the choices it is about."""
-    about: dict[str, list[str]] = {}
-    for choice in report.front:
-        for warning in dict.fromkeys(choice.warnings):
-            about.setdefault(warning, []).append(choice.name)
     all_of_them = len(report.front)
     return [
         f"{', '.join(names) if len(names) <= 3 else f'{len(names)} of these {all_of_them}'}: {warning}"
-        for warning, names in about.items()
+        for warning, names in warned(report).items()
     ]
 
 
@@ -152,23 +146,22 @@ def advice(report: RentReport) -> list[str]:
 def _almost_as_fast(report: RentReport, fastest: Choice) -> str:
     """A choice far cheaper than the fastest and slower by less than anyone would notice."""
     by = report.judged_by
-    days, usd = days_of(fastest, by), usd_of(fastest, by)
-    close = [one for one in report.front if days_of(one, by) <= ALMOST * days and usd_of(one, by) <= usd / CHEAPER]
+    least, rows = judged(fastest, by), [(judged(one, by), one.name) for one in report.front]
+    close = [row for row in rows if row[0].days <= ALMOST * least.days and row[0].usd <= least.usd / CHEAPER]
     if not close:
         return ""
-    best = min(close, key=lambda one: usd_of(one, by))
-    slower = days_of(best, by) / days - 1
+    best, name = min(close, key=lambda row: row[0].usd)
+    slower = best.days / least.days - 1
     speed = f"{slower:.1%} slower" if slower >= 0.0005 else "as fast"
-    return f". {best.name} is {speed} for {show_dollars(usd - usd_of(best, by))} less"
+    return f". {name} is {speed} for {show_dollars(least.usd - best.usd)} less"
 
 
 def _said(choice: Choice, by: str) -> str:
     """A choice with its time and dollars, as judged; what nothing would cost that fails, where that is far from it."""
-    cost, days, usd = choice.cost, days_of(choice, by), usd_of(choice, by)
-    words = (
-        f"{choice.name}, {show_seconds(days * 86400)} for {show_dollars(usd)} ({usd_spread(usd_range_of(choice, by))})"
-    )
-    if usd > FAILING * cost.usd:
+    cost, counted = choice.cost, judged(choice, by)
+    took, spread = show_seconds(counted.days * 86400), usd_spread(counted.usd_range)
+    words = f"{choice.name}, {took} for {show_dollars(counted.usd)} ({spread})"
+    if counted.usd > FAILING * cost.usd:
         words += f"; {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} if nothing fails"
     elif cost.expected is not None and by == "ideal":
         words += f"; with restarts {show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)}"
@@ -208,7 +201,7 @@ def _popular_table(report: RentReport) -> Part:
     out = drawing.table(("choice", "left"), ("time", "right"), ("cost", "right"), ("wastes", "wrap"))
     by = report.judged_by
     for choice in report.popular:
-        out.add_row(choice.name, time_of(choice, by), show_dollars(usd_of(choice, by)), waste_words(choice))
+        out.add_row(choice.name, time_of(choice, by), show_dollars(judged(choice, by).usd), waste_words(choice))
     return out
 
 

@@ -168,18 +168,23 @@ def _linear(found: Sweep, places: dict[str, float]) -> list[tuple[float, float]]
     return [(x, each * 2**x) for x in steps]
 
 
+def points_table(found: Sweep) -> str:
+    """The points as a table of a page."""
+    priced = any(point.usd_per_billion_tokens is not None for point in found.points)
+    heads = (*found.over, "step time", "tokens/s", "per GPU", "MFU", "GiB", *["$/billion"] * priced, "", "best plan")
+    rows = [_cells(found, point, priced=priced) for point in found.points]
+    return table(heads, rows, left=(len(heads) - 2, len(heads) - 1))
+
+
 def sweep_page(found: Sweep) -> str:
     """The charts, what their numbers mean, and the table, as a page of its own."""
     numbers = strategy_numbers(found)
-    priced = any(point.usd_per_billion_tokens is not None for point in found.points)
-    heads = (*found.over, "step time", "tokens/s", "per GPU", "MFU", "GiB", *["$/billion"] * priced, "", "best plan")
     title = f"{found.model} on {found.gpus}, over {' and '.join(found.over)}"
     named = table(("", "strategy"), [(number, text) for text, number in numbers.items()], left=(0, 1))
-    rows = [_cells(found, point, priced=priced) for point in found.points]
     return page(
         title,
         tag("h1", quoted(title)),
         wide(sweep_svg(found)),
         section("Strategies", named),
-        section("Points", table(heads, rows, left=(len(heads) - 2, len(heads) - 1)), bullets(found.notes, "faint")),
+        section("Points", points_table(found), bullets(found.notes, "faint")),
     )

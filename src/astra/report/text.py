@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from astra.answer import Estimate, ModelReport, Plan, PlanSet
 from astra.catalog.runtimes import runtime, runtime_names
@@ -77,9 +77,6 @@ MORE: Final = (
     "-v: time and memory by stage, every plan, the bill, why the others lost, what was left out. --report FILE.html: "
     "all of it as a page. astra explain PLAN.json: what would bring most."
 )
-
-
-MORE_OF_ONE: Final = "-v: time and memory by stage, the whole bill, how each term is known."
 
 
 MORE_IN_ALL: Final = "-v: the rest. --report FILE.html: as a page. astra explain PLAN.json: why."
@@ -182,15 +179,7 @@ def _plans_header(planset: PlanSet) -> list[Part]:
     gpus = f"{request.get('gpus', '')}x{request.get('gpu', '')}"
     node = f" ({request['node']})" if request.get("node") else ""
     title = drawing.text((f"{request.get('model', '')} on {gpus}", "bold"), node)
-    work: Mapping[str, Any] = request.get("workload", {})
-    facts = []
-    if "global_batch" in work and "seq" in work:
-        tokens = show_count(work["global_batch"] * work["seq"])
-        facts.append(f"batch {work['global_batch']:,} x {work['seq']:,} tokens = {tokens} per step")
-    facts += [str(work[key]) for key in ("precision", "optimizer", "task") if work.get(key)]
-    facts += [f"{show_count(work['tokens'])} tokens in all"] if work.get("tokens") else []
-    facts += [request["runtime"]] if request.get("runtime") else []
-    lines: list[Part] = [title, drawing.prose((", ".join(facts), "dim"))]
+    lines: list[Part] = [title, drawing.prose((explain.work_words(request), "dim"))]
     if request.get("runtime") in runtime_names() and not runtime(request["runtime"]).exports_to:
         lines.append(drawing.prose((f"astra export writes no files for {request['runtime']}", "dim")))
     lines += drawing.remark(request.get("runtime_because"))

@@ -21,7 +21,6 @@ RIGHT: Final = 18.0
 ROW: Final = 24.0
 CURVE: Final = 20.0  # the memory of a lane, under its row
 GAP: Final = 8.0
-PANEL: Final = 44.0  # a panel's title and axis
 MOST_SPANS: Final = 420  # of one lane, drawn one by one
 WINDOW: Final = 44  # spans of the first lane in a window of a long step
 COLUMNS: Final = 220  # of a long step as a whole

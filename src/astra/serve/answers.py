@@ -24,9 +24,9 @@ from astra.files import parse_json
 from astra.renting.rent import rent
 from astra.report.plan_page import plan_page
 from astra.report.rent_page import rent_page
-from astra.report.study_view import afford_view, explanation_view, sweep_view
+from astra.report.study_view import afford_view, comparison_view, explanation_view, sweep_view
 from astra.report.timeline import timeline_svg
-from astra.report.view import comparison_view, estimate_view, plan_view, rent_view
+from astra.report.view import estimate_view, plan_view, rent_view
 from astra.search.timeline import StepTimeline, timeline_of
 from astra.search.world import World
 from astra.serve.asked import flag_of, one_of, parts_of, request_of, table_of, text_of, whole_of
