@@ -44,12 +44,7 @@ def read_accelerate(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         framework="deepspeed" if kind == "DEEPSPEED" else "fsdp-eager",
         strategy=strategy,
         gpus=strategy.gpus,
-        global_batch=None,
-        seq=None,
         precision=precision_of(record, name),
-        optimizer="adam",
-        model=None,
-        recipe=None,
         ignored=("the size of a micro-batch is the script's, taken as 1", *remarks),
         unknown=tuple(str(key) for key in record if key not in _READ),
     )

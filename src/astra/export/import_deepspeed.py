@@ -45,11 +45,8 @@ def read_deepspeed(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         strategy=strategy,
         gpus=strategy.gpus,
         global_batch=batch or (None if record.get("gradient_accumulation_steps") == "auto" else mbs * steps * dp),
-        seq=None,
         precision="fp16" if half else "bf16",
         optimizer="sgd" if kind == "sgd" else "adam",
-        model=None,
-        recipe=None,
         ignored=(*(f"{key} auto, taken as 1" for key in autos), *told),
     )
 

@@ -8,11 +8,11 @@ from itertools import pairwise
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.arguments import SHAPE, Arguments
+from astra.export.arguments import Arguments
 from astra.export.import_megatron_model import has_experts, model_of
 from astra.export.import_megatron_words import FP8_SCALED, flash, old, other_modules, precision, recompute, words, zero
 from astra.export.imported import Asked, ImportedLaunch
-from astra.export.megatron_flags import unread
+from astra.export.megatron_flags import shape_flags, unread
 from astra.spec.strategy import MAX_STAGES, Strategy
 
 _REPEATED: Final = (re.compile(r"\(([^()]*)\)\*([0-9]{1,4})"), re.compile(r"([A-Za-z|])\*([0-9]{1,4})"))
@@ -56,7 +56,7 @@ def from_words(
     mtp = args.maybe("--mtp-num-layers") or None
     named = (*_unused(args), *([f"{other}, whose model is not a plain decoder"] if other else []))
     pattern = {"--hybrid-layer-pattern"} if model is None or model.state_space is None else set()
-    costly, unknown = unread(args.flags, (args.read | SHAPE) - pattern)
+    costly, unknown = unread(args.flags, (args.read | shape_flags()) - pattern)
     return ImportedLaunch(
         framework="deepspeed" if args.has("--deepspeed") else "megatron-apex" if old(args) else "megatron",
         strategy=strategy,
@@ -66,7 +66,6 @@ def from_words(
         precision=width,
         optimizer=chosen,
         model=model,
-        recipe=None,
         ignored=(*costly, *named),
         unknown=unknown,
         mtp=mtp,

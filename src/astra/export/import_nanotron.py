@@ -45,10 +45,7 @@ def read_nanotron(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         gpus=strategy.gpus,
         global_batch=strategy.mbs * tokens.count("batch_accumulation_per_replica") * dp,
         seq=tokens.count("sequence_length"),
-        precision="bf16",
-        optimizer="adam",
         model=model,
-        recipe=None,
         ignored=(*told, *others),
     )
 

@@ -36,10 +36,7 @@ def read_constants(tree: ast.Module, name: str) -> ImportedLaunch | None:
         global_batch=workload.global_batch,
         seq=workload.seq,
         precision=workload.precision,
-        optimizer="adam",
         model=decode(ModelSpec, _model(found, name), where=name),
-        recipe=None,
-        ignored=(),
     )
 
 

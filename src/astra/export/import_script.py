@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from astra.errors import InputError
-from astra.export.arguments import SHAPE, Arguments
+from astra.export.arguments import Arguments
 from astra.export.bash_run import Script, ways
 from astra.export.import_accelerate import json_record
 from astra.export.import_bridge import LINE, read_words
@@ -16,6 +16,7 @@ from astra.export.import_megatron import from_words, split, world_of
 from astra.export.import_nemo import read_nemo
 from astra.export.import_trainer import BATCH_KEYS, from_flags, read_trainer
 from astra.export.imported import Asked, ImportedLaunch
+from astra.export.megatron_flags import shape_flags
 from astra.export.yaml_reading import parse_yaml
 
 # Programs that take a model's flags and do not train it.
@@ -255,7 +256,7 @@ class _Job(NamedTuple):
 def _shape(words: list[str]) -> tuple[str, ...]:
     """The words that fix the model, also where they do not fix all of it."""
     pairs = zip(words, [*words[1:], ""], strict=True)
-    return tuple(sorted(f"{flag} {value}" for flag, value in pairs if flag.partition("=")[0] in SHAPE))
+    return tuple(sorted(f"{flag} {value}" for flag, value in pairs if flag.partition("=")[0] in shape_flags()))
 
 
 def _one(read: list[_Job], asked: Asked) -> ImportedLaunch:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from astra.catalog import runtimes
 from astra.errors import InputError
-from astra.export.imported import Asked, ImportedLaunch, Numbers
+from astra.export.imported import Asked, ImportedLaunch, Numbers, section
 from astra.export.python_reading import plain_value
 from astra.export.torchtitan import SCHEDULES
 from astra.spec.strategy import Strategy
@@ -30,11 +30,8 @@ def read_titan(sections: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         want = "a torchtitan configuration, with sections training and parallelism"
         raise InputError(name, None, want=want, fix="It has neither.")
     sections = _today(sections, name)
-    read = Numbers(_section(sections, "parallelism", name), f"{name}: parallelism")
-    training, model = (
-        Numbers(_section(sections, "training", name), f"{name}: training"),
-        _section(sections, "model", name),
-    )
+    read, training = section(sections, "parallelism", name), section(sections, "training", name)
+    model = section(sections, "model", name).values
     tp, pp = read.count("tensor_parallel_degree"), read.count("pipeline_parallel_degree")
     cp, ep = read.count("context_parallel_degree"), read.count("expert_parallel_degree")
     shards = _shards(read, gpus, tp * pp * cp)
@@ -47,7 +44,7 @@ def read_titan(sections: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
     said = str(read.values.get("pipeline_parallel_schedule", "1F1B")) if pp > 1 else "1F1B"
     schedule = words.get(said, "1f1b")
     vp = max(len(layers) // pp, 1) if layers else 2 if schedule in ("interleaved", "zbv") else 1
-    mode = str(_section(sections, "activation_checkpoint", name).get("mode", "none"))
+    mode = str(section(sections, "activation_checkpoint", name).values.get("mode", "none"))
     overlap = ("grad", *(("param",) if shards.zero >= 2 else ()), *(("p2p",) if vp > 1 else ()))
     fields: dict[str, Any] = {"schedule": schedule, "recompute": mode if mode in ("full", "selective") else "none"}
     fields |= {"reshard": shards.reshard, "shard": shards.shard}
@@ -63,8 +60,6 @@ def read_titan(sections: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         global_batch=batch if batch > 0 else local * shards.dp,
         seq=seq,
         precision=_precision(model, sections),
-        optimizer="adam",
-        model=None,
         recipe=_recipe(model),
         ignored=(
             *([f"pipeline_parallel_schedule {said}, taken as 1F1B"] if said not in words else []),
@@ -86,11 +81,11 @@ _READ: Final = frozenset(
 
 def _today(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Sections as they are named now: versions of 2024 had degrees under training and experimental."""
-    old = {**_section(sections, "experimental", name), **_section(sections, "training", name)}
+    old = {**section(sections, "experimental", name).values, **section(sections, "training", name).values}
     moved = {key: value for key, value in old.items() if key in _READ}
     if "data_parallel_degree" in old:
         moved["data_parallel_shard_degree"] = old["data_parallel_degree"]
-    return {**sections, "parallelism": {**moved, **_section(sections, "parallelism", name)}}
+    return {**sections, "parallelism": {**moved, **section(sections, "parallelism", name).values}}
 
 
 def _tokens(training: Numbers) -> tuple[int, int]:
@@ -99,13 +94,6 @@ def _tokens(training: Numbers) -> tuple[int, int]:
     old = training.count("local_batch_size", training.count("batch_size", 8))
     key = "num_tokens_per_microbatch_per_dp_rank"
     return (max(training.count(key) // seq, 1) if key in training.values else old), seq
-
-
-def _section(sections: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
-    found = sections.get(key, {})
-    if not isinstance(found, Mapping):
-        raise InputError(f"{name}: {key}", found, want="a section of settings")
-    return found
 
 
 def _shards(read: Numbers, gpus: int | None, inner: int) -> _Shards:

@@ -75,8 +75,6 @@ def read_trainer(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         global_batch=mbs * steps * strategy.dp,
         seq=next((top.count(key) for key in SEQ_KEYS if record.get(key) is not None), None),
         precision=_precision(record, remarks),
-        optimizer="adam",
-        model=None,
         recipe=known_name(named) if named else None,
         ignored=(*remarks, *(key for key in costly if key not in megatron)),
         task=task,

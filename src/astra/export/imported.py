@@ -19,13 +19,13 @@ class ImportedLaunch(NamedTuple):
     framework: str
     strategy: Strategy
     gpus: int
-    global_batch: int | None
-    seq: int | None
-    precision: str
-    optimizer: str
-    model: ModelSpec | None  # where the file gives the shape
-    recipe: str | None  # a catalog name, where the file names a known recipe
-    ignored: tuple[str, ...]  # settings that decide speed or memory and have no word in a strategy
+    global_batch: int | None = None
+    seq: int | None = None
+    precision: str = "bf16"
+    optimizer: str = "adam"
+    model: ModelSpec | None = None  # where the file gives the shape
+    recipe: str | None = None  # a catalog name, where the file names a known recipe
+    ignored: tuple[str, ...] = ()  # settings that decide speed or memory and have no word in a strategy
     unknown: tuple[str, ...] = ()  # settings that are not understood
     mtp: int | None = None  # multi-token-prediction layers that are trained
     task: str = "pretrain"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from astra.errors import InputError
-from astra.export.import_bridge import LINE, read_overrides
+from astra.export.import_bridge import LINE, read_words
 from astra.export.import_configs import read_config
 from astra.export.import_pytorch import read_constants
 from astra.export.import_script import read_script
@@ -60,12 +60,10 @@ def read(text: str, asked: Asked) -> ImportedLaunch:
         return read_script(text, asked)
     asked.choose(["1"])
     if overrides:
-        return read_overrides(text, asked)
-    return (
-        read_titan(parse_toml(text, name), asked)
-        if name.endswith(".toml")
-        else read_config(parse_json(text, name), asked)
-    )
+        return read_words(text.splitlines(), asked)
+    if name.endswith(".toml"):
+        return read_titan(parse_toml(text, name), asked)
+    return read_config(parse_json(text, name), asked)
 
 
 def _python(text: str, asked: Asked) -> ImportedLaunch:
