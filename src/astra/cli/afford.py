@@ -6,7 +6,7 @@ import argparse
 from typing import Any, Final
 
 from astra.cli import options, output
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError
 from astra.spec import kinds
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Search, and keep the answer ready to be drawn."""
     output.check_files(args)
     fields: dict[str, Any] = options.asked(args, "rent")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from astra.cli import options
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import UnknownName, fold
 from astra.units import GIB, show_count
 
@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
-    """Read the shelf, and keep the answer ready to be drawn."""
+def run(args: argparse.Namespace) -> VerbAnswer:
+    """Read the entries, and keep the answer ready to be drawn."""
     section = SECTIONS[args.kind]
     entries = _entries(section.home)
     exact = False
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> Answer:
         content = {"schema": CATALOG_SCHEMA, "kind": args.kind, "entries": [_plain(entry) for entry in entries]}
         return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
 
-    return Answer(draw, record)
+    return VerbAnswer(draw, record)
 
 
 def _entries(home: str) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from astra.cli import options, output
 from astra.cli import source as from_
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError, NoFeasiblePlan
 
 HELP: Final = "time and memory of a strategy you already have"
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Estimate, and keep the answer ready to be drawn."""
     notes: list[str] = []
     planned = from_.is_plan(args.source)

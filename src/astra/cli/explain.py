@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from astra.cli import options, output, planned
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 
 HELP: Final = "why a plan is as it is, what binds it, and what would bring most"
 DESCRIPTION: Final = (
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Plan every change, and keep the answer ready to be drawn."""
     found = planned.read(args.plan, args.pick)
     planset = planned.answer_of(found)

@@ -7,7 +7,7 @@ import json
 from typing import Any, Final
 
 from astra.cli import options
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import visible
 
 HELP: Final = "write a plan as files that a framework or launcher starts"
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False, file=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Read, check, write; the answer says what was written."""
     from astra.export.making import target  # noqa: PLC0415
     from astra.export.python import exported  # noqa: PLC0415
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> Answer:
         plans, exporter.name, args.plan, rank=(args.rank or 1) if rented is None else 1, folder=args.folder,
         nearest=args.nearest, overwrite=args.overwrite, flag="--out",
     )  # fmt: skip
-    return Answer(lambda width, color: render(record), lambda: json.dumps(record, indent=2))
+    return VerbAnswer(lambda width, color: render(record), lambda: json.dumps(record, indent=2))
 
 
 def render(record: dict[str, Any]) -> str:

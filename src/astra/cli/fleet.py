@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from astra.cli import options, output
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False, page=True)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Plan, solve, write what is asked for, and keep the answer ready to be drawn."""
     from astra.cli.progress import followed  # noqa: PLC0415
     from astra.questions.engines import Engine, engine_of  # noqa: PLC0415
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> Answer:
     def draw(width: int | None, color: bool) -> str:
         return report.text(width, color) + (f"Wrote {args.plot}.\n" if args.plot is not None else "")
 
-    return Answer(draw, report.to_json)
+    return VerbAnswer(draw, report.to_json)
 
 
 def _drawn(report: FleetReport, path: str) -> str | bytes:

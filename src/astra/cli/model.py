@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from astra.cli import options, output
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.spec.request import FIELDS
 
 HELP: Final = "what Astra understands of a model: shape, parameters, FLOPs per token"
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Read the model, and keep the answer ready to be drawn."""
     from astra import api  # noqa: PLC0415
 

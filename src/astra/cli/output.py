@@ -19,7 +19,7 @@ _COLOR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 _HIDDEN: Final = re.compile(r"[^\n\x20-\x7e]")
 
 
-class Answer(NamedTuple):
+class VerbAnswer(NamedTuple):
     """What a verb found: drawn or encoded only when asked for."""
 
     text: Callable[[int | None, bool], str]  # width, colour
@@ -27,13 +27,13 @@ class Answer(NamedTuple):
     exit_code: int = 0
 
 
-def answer(found: Result, args: argparse.Namespace, exit_code: int = 0) -> Answer:
+def answer(found: Result, args: argparse.Namespace, exit_code: int = 0) -> VerbAnswer:
     """What a verb found, where that draws itself: as much of it as is asked for."""
     amount = {"brief": args.quiet, "full": args.verbose} if "quiet" in args else {}
-    return Answer(lambda width, color: found.text(width, color, **amount), found.to_json, exit_code)
+    return VerbAnswer(lambda width, color: found.text(width, color, **amount), found.to_json, exit_code)
 
 
-def emit(answer: Answer, args: argparse.Namespace) -> int:
+def emit(answer: VerbAnswer, args: argparse.Namespace) -> int:
     """Write the file first (it may fail), then stdout."""
     record = plain_json(answer.record()) if args.json or args.out else ""
     if args.out:

@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options, output, source
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError, NoFeasiblePlan
 from astra.spec.request import as_meant
 from astra.spec.strategy import DEGREES
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, page=True)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Search, and keep the answer ready to be drawn."""
     notes: list[str] = []
     planned = source.is_plan(getattr(args, "baseline", None))
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> Answer:
         shown = planset.text(width, color, brief=args.quiet, full=args.verbose)
         return "\n".join([shown, *written, ""]) if args.quiet and written else shown
 
-    return Answer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)
+    return VerbAnswer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)
 
 
 def _write_page(planset: PlanSet, path: str) -> None:
@@ -103,7 +103,7 @@ def _with_notes(planset: PlanSet, notes: list[str]) -> PlanSet:
     return replace(planset, notes=[*notes, *planset.notes]) if notes else planset
 
 
-def _read_baseline(fields: dict[str, Any], choice: source.Choice, notes: list[str], *, planned: bool) -> None:
+def _read_baseline(fields: dict[str, Any], choice: source.FileChoice, notes: list[str], *, planned: bool) -> None:
     """A baseline that names a file is read from it, with the batch and model it states."""
     import os  # noqa: PLC0415
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options
-from astra.cli.output import Answer, answer, check_destination
+from astra.cli.output import VerbAnswer, answer, check_destination
 from astra.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False, file=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Measure, and keep the summary ready to be drawn."""
     from astra.lab.profile import collectives  # noqa: PLC0415
     from astra.lab.profile.gpu import require_gpu  # noqa: PLC0415

@@ -76,14 +76,14 @@ class StudyProgress(_Bar):
         """Tell how far it is."""
         if self._stream is None:
             return
-        told = _told(progress)
+        line = _line(progress)
         if self._stream.isatty():
             self._bar = self._bar or self._start(self._stream)
             share = progress.done / progress.questions
-            self._bar.update(self._bar.task_ids[0], completed=share, description=told)
+            self._bar.update(self._bar.task_ids[0], completed=share, description=line)
         elif self._clock() - self._said_s >= LINES_S:
             self._said_s = self._clock()
-            print(f"astra: {told}", file=self._stream, flush=True)
+            print(f"astra: {line}", file=self._stream, flush=True)
 
     def _start(self, stream: TextIO) -> Progress:
         from rich.console import Console  # noqa: PLC0415
@@ -95,14 +95,14 @@ class StudyProgress(_Bar):
         return bar
 
 
-def _told(progress: StudyProgressed) -> str:
+def _line(progress: StudyProgressed) -> str:
     from astra.units import show_seconds  # noqa: PLC0415
 
-    told = f"{progress.done:,} of {progress.questions:,} questions"
+    line = f"{progress.done:,} of {progress.questions:,} questions"
     if progress.left_s is None:
-        return told
+        return line
     left = f", {show_seconds(progress.left_s)} left" if progress.done < progress.questions else ""
-    return f"{told}, {progress.now / progress.seconds:.1f} a second{left}"
+    return f"{line}, {progress.now / progress.seconds:.1f} a second{left}"
 
 
 def followed(work: Callable[[SearchProgress | None], Found], title: str = "searching") -> Found:

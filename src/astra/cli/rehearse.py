@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from astra.cli import options
-from astra.cli.output import Answer, answer
+from astra.cli.output import VerbAnswer, answer
 from astra.errors import visible
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _plan(path: str, place: int) -> tuple[Launch, Job | None]:
         raise
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Rehearse, and keep the comparison ready to be drawn."""
     from astra.lab.rehearse import compare, here, plan  # noqa: PLC0415
 

@@ -117,10 +117,10 @@ def _zsh_verb(verb: Verb) -> str:
             free += 1
             lines.append(f"                {_zsh_quoted(f'{free}:{message}:{_zsh_action(option)}')} \\")
             continue
-        told = option.help.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
+        meaning = option.help.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
         for name in option.names:
             value = f":{message}:{_zsh_action(option)}" if option.metavar else ""
-            lines.append(f"                {_zsh_quoted(f'*{name}[{told}]{value}')} \\")
+            lines.append(f"                {_zsh_quoted(f'*{name}[{meaning}]{value}')} \\")
     lines[-1] = lines[-1].removesuffix(" \\")
     return "\n".join([*lines, "            ;;"])
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from astra.cli import options
-from astra.cli.output import Answer, answer, check_files, write_files
+from astra.cli.output import VerbAnswer, answer, check_files, write_files
 from astra.errors import InputError
 
 HELP: Final = "plan over a range of GPUs, batches, lengths, links, prices, precisions or memory"
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Plan every point, write what is asked for, and keep the answer ready to be drawn."""
     from astra.cli.progress import followed  # noqa: PLC0415
     from astra.study.sweep import read_axes, swept  # noqa: PLC0415

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from astra.cli import options
-from astra.cli.output import Answer, check_destination, write_file
+from astra.cli.output import VerbAnswer, check_destination, write_file
 from astra.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--show", metavar="RUN", help=text)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Replay, and keep the answer ready to be drawn."""
     from astra.cli.progress import followed  # noqa: PLC0415
     from astra.validate.asked import render_requests  # noqa: PLC0415
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> Answer:
             return render_requests(rows)
         return render_validation(found, width, color, brief=args.quiet, full=args.verbose)
 
-    return Answer(text, found.to_json)
+    return VerbAnswer(text, found.to_json)
 
 
 def _matching(runs: list[Run | Skipped], pattern: str) -> list[Run | Skipped]:

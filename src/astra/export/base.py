@@ -69,7 +69,7 @@ class Launch(NamedTuple):
     warnings: tuple[str, ...] = ()  # about the plan
     groups: tuple[Launch, ...] = ()  # of unlike replicas, each with its share of the batch; the first is this one
     shares: tuple[int, ...] = ()  # of the groups in one state; empty: each has its own
-    beside: bool = False  # pools hold replicas of the same stages, not stages of the same replicas
+    by_replica: bool = False  # pools hold replicas of the same stages, not stages of the same replicas
 
     @property
     def pool(self) -> Pool:

@@ -11,26 +11,26 @@ from msgspec.structs import replace
 from astra.errors import InputError
 from astra.export.import_megatron import layout_layers
 from astra.export.import_megatron_words import FP8_SCALED, GRAPHS, STAGES
-from astra.export.imported import Asked, ImportedLaunch, Numbers
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers
 from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import MODULES
 
 LINE: Final = re.compile(r"(model|train|ddp|optimizer|dist|dataset|mixed_precision)\.[a-z0-9_]+=", re.MULTILINE)
 
 
-def read_words(words: Sequence[str], asked: Asked) -> ImportedLaunch:
+def read_words(words: Sequence[str], asked: ImportAsked) -> ImportedLaunch:
     """What the words of a command, or the lines of a file, override."""
     return _overridden({key: _value(value) for key, value in _pairs(words)}, asked)
 
 
-def read_sections(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_sections(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """What a YAML file of sections overrides."""
     parts = {key: value for key, value in record.items() if isinstance(value, Mapping)}
     flat = {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
     return _overridden(flat | {key: value for key, value in record.items() if key == "mixed_precision"}, asked)
 
 
-def _overridden(said: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def _overridden(said: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """What overrides decide; a recipe's own settings are not known here."""
     name, gpus, read = asked.name, asked.gpus, Numbers(said, asked.name)
     needed = ("model.tensor_model_parallel_size", "model.pipeline_model_parallel_size", "train.micro_batch_size")
@@ -40,7 +40,7 @@ def _overridden(said: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         raise InputError(name, None, want=f"a line {lacks[0]}=...", fix=fix)
     if gpus is None:
         raise InputError(name, None, want="the number of GPUs", fix="Give --gpus; overrides do not say it.")
-    program = asked.beside("train.py")  # sets what is no plain value
+    program = asked.file_named("train.py")  # sets what is no plain value
     strategy = _strategy(read, name, gpus)
     if program is not None and "AttnBackend.unfused" in program[1]:
         strategy = replace(strategy, flash=False)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from astra.errors import InputError
 from astra.export.import_megatron import from_words
-from astra.export.imported import Asked, ImportedLaunch, Numbers, section
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, section
 
 # Whole numbers, and the flags that mean the same.
 _NUMBERS: Final = {
@@ -57,7 +57,7 @@ def is_nemo(record: Mapping[str, Any]) -> bool:
     return "trainer" in record and isinstance(model, Mapping) and "tensor_model_parallel_size" in model
 
 
-def read_nemo(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_nemo(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """What a trainer and a model say together."""
     trainer, model = section(record, "trainer", asked.name), section(record, "model", asked.name)
     if model.values.get("fsdp") is True:

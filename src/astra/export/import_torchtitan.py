@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from astra.catalog import runtimes
 from astra.errors import InputError
-from astra.export.imported import Asked, ImportedLaunch, Numbers, section
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, section
 from astra.export.python_reading import plain_value
 from astra.export.torchtitan import SCHEDULES
 from astra.spec.strategy import Strategy
@@ -23,7 +23,7 @@ class _Shards(NamedTuple):
     shard: int = 0
 
 
-def read_titan(sections: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_titan(sections: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """What the sections of a configuration decide."""
     name, gpus = asked.name, asked.gpus
     if not {"parallelism", "training"} & set(sections):
@@ -122,7 +122,7 @@ def _precision(model: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
     """The precision of the converters; those of a TOML have their scaling in a section of their own."""
     converters = str(model.get("converters", ""))
     scaled = [str(sections.get(name, ""))[:1000] for name in ("quantize", "float8")]
-    if "float8" in converters and any("rowwise" in told for told in scaled):
+    if "float8" in converters and any("rowwise" in text for text in scaled):
         return "fp8-rowwise"
     return next((ours for word, ours in _CONVERTERS.items() if word in converters), "bf16")
 
@@ -137,7 +137,7 @@ def _recipe(model: Mapping[str, Any]) -> str | None:
     return next((name for name, recipe in recipes.items() if recipe.partition(".")[2] == said), None)
 
 
-def read_python(tree: ast.Module, asked: Asked) -> ImportedLaunch | None:
+def read_python(tree: ast.Module, asked: ImportAsked) -> ImportedLaunch | None:
     """A Python file that sets up torchtitan, read as text and never run; of several functions one is picked."""
     registry = _Registry(tree)
     found = {name: registry.sections(name) for name in registry.functions}

@@ -39,7 +39,7 @@ class ImportedLaunch(NamedTuple):
         return self.mixed or self.strategy
 
 
-class Asked(NamedTuple):
+class ImportAsked(NamedTuple):
     """A file's name, and what the user says beside it."""
 
     name: str
@@ -56,7 +56,7 @@ class Asked(NamedTuple):
             raise InputError(self.name, None, want="the number of GPUs", fix="Give --gpus; the file does not say.")
         return found
 
-    def beside(self, named: str) -> tuple[str, str] | None:
+    def file_named(self, named: str) -> tuple[str, str] | None:
         """The name and text of a file that this one names, where it lies in the same folder or below."""
         if self.folder is None or not named:
             return None
@@ -76,8 +76,8 @@ class Asked(NamedTuple):
                 raise InputError("--pick", self.pick, want=want, fix=f"They are those of {self.name}.")
             return choices.index(self.pick)
         if len(choices) > 1:
-            beside = [f" ({text})" if text else "" for text in shown] or [""] * len(choices)
-            listed = [f"{name}{text}" for name, text in zip(choices, beside, strict=True)]
+            remarks = [f" ({text})" if text else "" for text in shown] or [""] * len(choices)
+            listed = [f"{name}{text}" for name, text in zip(choices, remarks, strict=True)]
             more = f"; and {len(choices) - _MOST_LISTED} more" if len(choices) > _MOST_LISTED else ""
             want = f"one configuration; it has several, {len(choices)}: {'; '.join(listed[:_MOST_LISTED])}{more}"
             raise InputError(self.name, None, want=want, fix=f"Choose one, such as --pick {choices[0]}.")

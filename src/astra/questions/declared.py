@@ -76,7 +76,7 @@ def study_of(tables: Mapping[str, Any], where: str, folder: Path) -> Study:
             fix = f"Did you mean {', '.join(near)}?" if near else f"It has {', '.join(_KEYS)}."
             raise InputError(f"{where}: {as_name(key)}", None, want="a key of a study", fix=fix)
     title = check_line(f"{where}: title", tables.get("title", Path(where).stem))
-    reader = _Reader(where, folder)
+    reader = _StudyReader(where, folder)
     shared = reader.fields(tables.get("request", {}), "request")
     axes = {axis: reader.settings(axis, tables.get(axis), shared) for axis in AXES}
     study = Study(title, axes, shared)
@@ -84,7 +84,7 @@ def study_of(tables: Mapping[str, Any], where: str, folder: Path) -> Study:
     return study
 
 
-class _Reader(NamedTuple):
+class _StudyReader(NamedTuple):
     where: str
     folder: Path
 

@@ -38,7 +38,7 @@ class BestFleet(Result, frozen=True, kw_only=True):
     best: StudyPoint
 
 
-class Problem(Result, frozen=True, kw_only=True):
+class StudyProblem(Result, frozen=True, kw_only=True):
     """Questions without a plan for one reason."""
 
     status: str
@@ -69,6 +69,6 @@ class StudyReport(Result, frozen=True, kw_only=True):
     seconds: float  # of this run
     questions_per_s: float
     best: list[BestFleet]
-    problems: list[Problem]  # the most frequent first
+    problems: list[StudyProblem]  # the most frequent first
     points: list[StudyPoint]  # every question, where they are few
     notes: list[str]

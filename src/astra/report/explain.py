@@ -25,7 +25,7 @@ class TimeShare(NamedTuple):
     source: str  # how the figure is known; empty if the planner did not say
 
 
-class Loss(NamedTuple):
+class Slower(NamedTuple):
     """Why a plan is slower than the best one."""
 
     rank: int
@@ -146,14 +146,14 @@ def show_step(step_s: float) -> str:
     return f"{step_s:.1f} s" if step_s >= 100 else show_seconds(step_s)
 
 
-def compare(best: Estimate, other: Estimate, rank: int) -> Loss:
+def compare(best: Estimate, other: Estimate, rank: int) -> Slower:
     """Term by term, what ``other`` loses against ``best``."""
     terms = sorted(set(best.breakdown) | set(other.breakdown))
     deltas = {term: other.breakdown.get(term, 0.0) - best.breakdown.get(term, 0.0) for term in terms}
     worst = max(deltas, key=lambda term: deltas[term], default="other")
     gain = min(deltas, key=lambda term: deltas[term], default="other")
     gained = min(deltas.get(gain, 0.0), 0.0)
-    return Loss(
+    return Slower(
         rank=rank,
         seconds=other.step_s - best.step_s,
         fraction=(other.step_s - best.step_s) / best.step_s if best.step_s else 0.0,

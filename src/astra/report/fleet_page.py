@@ -53,12 +53,12 @@ def _evidence(report: FleetReport) -> list[str]:
         for job in report.jobs
     ]  # fmt: skip
     heads = ("job", "step time", "four of five runs of its kind", "peak GiB / allowed", "published runs")
-    told = (
+    remark = (
         "Days and dollars go with the step time: a job at the upper end of its range ends later by that share, and "
         "what waits for its GPUs begins later."
     )
     warnings = [f"{job.name}: {warning}" for job in report.jobs for warning in job.warnings]
-    return [table(heads, rows, left=(0, 4)), paragraph(told, "faint"), bullets(warnings, "warn")]
+    return [table(heads, rows, left=(0, 4)), paragraph(remark, "faint"), bullets(warnings, "warn")]
 
 
 def _curves(report: FleetReport) -> str:

@@ -192,8 +192,8 @@ def _merged(report: RentReport, shown: Sequence[Choice]) -> list[Part]:
 
 def _extras(cost: Cost) -> str:
     """What is in the bill besides training; less than a hundredth of it is not worth a word."""
-    told = {name: usd for name, usd in cost.parts.items() if name != "gpus" and usd >= _WORTH_A_WORD * cost.usd}
-    extras = [f"{show_dollars(usd)} {_PARTS.get(name, name)}" for name, usd in told.items()]
+    found = {name: usd for name, usd in cost.parts.items() if name != "gpus" and usd >= _WORTH_A_WORD * cost.usd}
+    extras = [f"{show_dollars(usd)} {_PARTS.get(name, name)}" for name, usd in found.items()]
     return f"; of it {', '.join(extras)}" if extras else ""
 
 

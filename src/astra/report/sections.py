@@ -36,8 +36,8 @@ def where_time_goes(estimate: Estimate, width: int) -> list[Part]:
 
 def memory(estimate: Estimate, width: int) -> list[Part]:
     """GiB by kind and stage, with the fullest."""
-    alike = all(stage.own_limit_gib is None for stage in estimate.stages)
-    room = f"; usable {estimate.memory_usable_gib:.1f}, limit {estimate.memory_limit_gib:.1f}" if alike else ""
+    equal = all(stage.own_limit_gib is None for stage in estimate.stages)
+    room = f"; usable {estimate.memory_usable_gib:.1f}, limit {estimate.memory_limit_gib:.1f}" if equal else ""
     return [
         drawing.blank(),
         drawing.heading("Memory", f"GiB per GPU at its worst moment{room}"),

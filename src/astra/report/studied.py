@@ -47,8 +47,8 @@ def render_study(report: StudyReport, width: int | None = None, color: bool | No
 
 def _counted(report: StudyReport) -> str:
     grid = " x ".join(f"{len(names)} {axis}" for axis, names in report.axes.items() if len(names) > 1)
-    told = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items() if count)
-    return f"{report.questions:,} questions{f' ({grid})' if grid else ''}: {told or 'none answered'}"
+    counts = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items() if count)
+    return f"{report.questions:,} questions{f' ({grid})' if grid else ''}: {counts or 'none answered'}"
 
 
 def _pace(report: StudyReport) -> str:

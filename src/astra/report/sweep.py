@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from astra.report import drawing, explain
-from astra.report.charts import Curve, Dot, Panel, charts
+from astra.report.charts import ChartCurve, Dot, Panel, charts
 from astra.report.explanation import short_strategy
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, page, section, table, wide
@@ -141,7 +141,7 @@ def _range(point: SweepPoint) -> tuple[float, float]:
     return point.step_s / point.step_s_range.high, point.step_s / point.step_s_range.low
 
 
-def _curves(found: Sweep, places: dict[str, float], marks: dict[str, str], value: Value) -> list[Curve]:
+def _curves(found: Sweep, places: dict[str, float], marks: dict[str, str], value: Value) -> list[ChartCurve]:
     names = list(dict.fromkeys(point.at[found.over[1]] for point in found.points)) if len(found.over) > 1 else [""]
     curves = []
     for name in names:
@@ -153,9 +153,9 @@ def _curves(found: Sweep, places: dict[str, float], marks: dict[str, str], value
         for place, point in enumerate(own):
             middle, low, high = value(point)
             mark = marks.get(short_strategy(point.strategy or ""), "") if point.new_strategy or place == 0 else ""
-            told = f"{found.over[0]} {point.at[found.over[0]]}: {middle:.4g}; {point.strategy}"
-            dots.append(Dot(places[point.at[found.over[0]]], middle, low, high, told, mark))
-        curves.append(Curve(f"{found.over[1]} {name}" if name else found.model, dots))
+            hover = f"{found.over[0]} {point.at[found.over[0]]}: {middle:.4g}; {point.strategy}"
+            dots.append(Dot(places[point.at[found.over[0]]], middle, low, high, hover, mark))
+        curves.append(ChartCurve(f"{found.over[1]} {name}" if name else found.model, dots))
     return curves
 
 

@@ -30,8 +30,8 @@ from astra.report.view import estimate_view, plan_view, rent_view
 from astra.search.timeline import StepTimeline, timeline_of
 from astra.search.world import World
 from astra.serve.asked import flag_of, one_of, parts_of, request_of, table_of, text_of, whole_of
+from astra.serve.offered import offered
 from astra.serve.pages import OPENED
-from astra.serve.shelf import shelf
 from astra.serve.studies import MOST_PICK, afforded, explanation, picked, swept_over
 from astra.spec.mixed_text import is_mixed
 from astra.spec.request import PlanRequest
@@ -212,7 +212,7 @@ def _import(body: object) -> Document:
 
 def _catalog(body: object) -> Document:
     del body
-    return json_of(shelf())
+    return json_of(offered())
 
 
 ANSWERS: Final[dict[str, Callable[[object], Document]]] = {
@@ -248,5 +248,5 @@ def answered(kind: str, body: bytes) -> Document:
 
 def warm_up() -> None:
     """Load what the first answer would have to wait for, and have the answer that the page opens with."""
-    shelf()
+    offered()
     plan_view(planned(OPENED))

@@ -47,7 +47,7 @@ def rotary_table(case: Case, device: str) -> Any:
 def _attention_class() -> Any:
     import torch
 
-    class Attention(torch.nn.Module):
+    class AttentionModule(torch.nn.Module):
         """Grouped queries, rotated, through torch's fused attention."""
 
         def __init__(self, case: Case) -> None:
@@ -72,7 +72,7 @@ def _attention_class() -> Any:
             q, k, v = (part.transpose(1, 2) for part in (q, k, v))
             return self.wo(layers.attend(self.kernel, q, k, v).transpose(1, 2).flatten(2))
 
-    return Attention
+    return AttentionModule
 
 
 def gated(gate: Any, up: Any) -> Any:
@@ -147,7 +147,7 @@ def _experts_class() -> Any:
 def _block_class() -> Any:
     import torch
 
-    class Block(torch.nn.Module):
+    class BlockModule(torch.nn.Module):
         """Attention and feed-forward, each with a norm before it and the residual around it."""
 
         def __init__(self, case: Case) -> None:
@@ -161,7 +161,7 @@ def _block_class() -> Any:
             x = x + self.attention(self.norm1(x), table)
             return x + self.feed_forward(self.norm2(x))
 
-    return Block
+    return BlockModule
 
 
 @functools.cache

@@ -179,8 +179,8 @@ def _mesh_of(replicas: Any, tensor: Any, **_: Any) -> Any:
     import torch.distributed as dist
 
     here = dist.get_rank()
-    across, beside = (dist.get_process_group_ranks(group) for group in (replicas, tensor))
-    return torch.tensor([[first + second - here for second in beside] for first in across])
+    across, within = (dist.get_process_group_ranks(group) for group in (replicas, tensor))
+    return torch.tensor([[first + second - here for second in within] for first in across])
 
 
 def _optimizer(case: Case, chunks: list[Any]) -> Any:

@@ -45,12 +45,12 @@ def with_torch_parts(layer: Any, core_attention: Any, *, grouped: bool) -> Any:
     from megatron.core.transformer.identity_op import IdentityOp
 
     parts = layer.submodules
-    for holder, name in (
+    for owner, name in (
         (parts, "input_layernorm"), (parts, "pre_mlp_layernorm"), (parts.self_attention.submodules, "q_layernorm"),
         (parts.self_attention.submodules, "k_layernorm"), (parts.self_attention.submodules, "kv_layernorm"),
     ):  # fmt: skip
-        if getattr(holder, name, None) not in (None, IdentityOp):
-            setattr(holder, name, torch_norm)
+        if getattr(owner, name, None) not in (None, IdentityOp):
+            setattr(owner, name, torch_norm)
     if core_attention is not None:
         parts.self_attention.submodules.core_attention = core_attention
     experts: Any = getattr(parts.mlp, "keywords", {}).get("submodules")
