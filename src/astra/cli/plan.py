@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options, output, source
@@ -74,27 +73,16 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     written = _export(planset, args) if args.export is not None else []
     planset = _with_notes(planset, written)
     if args.page is not None:
-        _write_page(planset, args.page)
+        from astra.report.plan_page import plan_page  # noqa: PLC0415
+        from astra.search.timeline import first_step  # noqa: PLC0415
+
+        output.write_file(args.page, plan_page(planset, first_step(planset)))
 
     def draw(width: int | None, color: bool) -> str:
         shown = planset.text(width, color, brief=args.quiet, full=args.verbose)
         return "\n".join([shown, *written, ""]) if args.quiet and written else shown
 
     return VerbAnswer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)
-
-
-def _write_page(planset: PlanSet, path: str) -> None:
-    """The answer with the simulated step of its first plan, where that can be drawn."""
-    from astra.report.plan_page import plan_page  # noqa: PLC0415
-    from astra.search.timeline import timeline_of  # noqa: PLC0415
-    from astra.search.world import World  # noqa: PLC0415
-    from astra.spec.request import read_request  # noqa: PLC0415
-
-    step = None
-    if planset.plans:
-        with contextlib.suppress(InputError):  # a step of millions of pieces is not drawn
-            step = timeline_of(World.of(read_request("plan", planset.asked)), planset.best.strategy)
-    output.write_file(path, plan_page(planset, step))
 
 
 def _with_notes(planset: PlanSet, notes: list[str]) -> PlanSet:

@@ -24,11 +24,10 @@ from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import AXES, Runtime
 from astra.spec.strategy import METHODS, OVERLAPS, RECOMPUTES, SCHEDULES, Strategy
-from astra.spec.strategy_fields import ACTIVATIONS, CHOICES, MODULES, RUNTIME_WORDS, STRATEGY_FIELDS
+from astra.spec.strategy_fields import ACTIVATIONS, CHOICES, MODULES, RUNTIME_CHOICES, STRATEGY_FIELDS
 from astra.spec.workload import Workload
 
 _TITLES: Final = {field.name: field.title for field in STRATEGY_FIELDS}
-_WORDS: Final = tuple(name for name in RUNTIME_WORDS if name in CHOICES)
 _REPORTED: Final = 2  # reasons, of many, why a runtime was not taken
 _TASKS: Final = {"pretrain": "pretrain", "finetune": "fine-tune", "lora": "train LoRA adapters"}
 # What may differ between a model and its recipe: labels, what is set beside the recipe, and layers that do not train.
@@ -198,7 +197,7 @@ def _words(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
         for name in MODULES:
             if name not in can.modules:
                 yield f"can_recompute_{name}", f"{who} has no recompute of {name}", f"recompute_{name}"
-    for field in _WORDS:
+    for field in RUNTIME_CHOICES:
         has = _listing(f"{field}={word}" for word in getattr(can, field))
         for word in (word for word in CHOICES[field] if word not in getattr(can, field)):
             yield f"can_{field}_{word}", f"{who} has no {field}={word}, only {has}", f'{field} == "{word}"'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import zipfile
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from astra.report.rent_page import rent_page
 from astra.report.study_view import afford_view, comparison_view, explanation_view, sweep_view
 from astra.report.timeline import timeline_svg
 from astra.report.view import estimate_view, plan_view, rent_view
-from astra.search.timeline import StepTimeline, timeline_of
+from astra.search.timeline import first_step, timeline_of
 from astra.search.world import World
 from astra.serve.asked import flag_of, one_of, parts_of, request_of, table_of, text_of, whole_of
 from astra.serve.offered import offered
@@ -89,20 +88,8 @@ def planned(fields: object) -> PlanSet:
     return _planned(msgspec.json.encode(table_of(fields, "request"), order="deterministic"))
 
 
-def _plan(body: object) -> Document:
-    return json_of(planned(body))
-
-
-def _estimate(body: object) -> Document:
-    return json_of(api.estimate(request_of("estimate", body)))
-
-
 def _rented(fields: object) -> RentReport:
     return rent(request_of("rent", fields))
-
-
-def _rent(body: object) -> Document:
-    return json_of(_rented(body))
 
 
 def _compared(body: object) -> Comparison:
@@ -127,10 +114,6 @@ def _on_used(request: PlanRequest) -> PlanRequest:
         return request
     used = parse_strategy(text, gpus=None).gpus
     return on(request, with_gpus(world.cluster, used)) if used < world.cluster.gpus and "dp" in text else request
-
-
-def _compare(body: object) -> Document:
-    return json_of(_compared(body))
 
 
 def _view(body: object) -> Document:
@@ -161,11 +144,7 @@ def _report(body: object) -> Document:
         page, model = rent_page(report), str(report.request["model"])
     else:
         planset = planned(request)
-        step: StepTimeline | None = None
-        if planset.plans:
-            with contextlib.suppress(InputError):  # a step of millions of pieces is not drawn
-                step = timeline_of(World.of(request_of("plan", planset.asked)), planset.best.strategy)
-        page, model = plan_page(planset, step), str(planset.request["model"])
+        page, model = plan_page(planset, first_step(planset)), str(planset.request["model"])
     return Document(200, HTML, page.encode(), f"{file_name(model)}.html")
 
 
@@ -210,16 +189,11 @@ def _import(body: object) -> Document:
     return json_of({"model": spec, "report": api.describe_model(spec)})
 
 
-def _catalog(body: object) -> Document:
-    del body
-    return json_of(offered())
-
-
 ANSWERS: Final[dict[str, Callable[[object], Document]]] = {
-    "plan": _plan,
-    "estimate": _estimate,
-    "rent": _rent,
-    "compare": _compare,
+    "plan": lambda body: json_of(planned(body)),
+    "estimate": lambda body: json_of(api.estimate(request_of("estimate", body))),
+    "rent": lambda body: json_of(_rented(body)),
+    "compare": lambda body: json_of(_compared(body)),
     "afford": lambda body: json_of(afforded(body)),
     "sweep": lambda body: json_of(swept_over(body)),
     "explain": lambda body: json_of(_explained(body)),
@@ -228,7 +202,7 @@ ANSWERS: Final[dict[str, Callable[[object], Document]]] = {
     "trace": _trace,
     "export": _export,
     "import": _import,
-    "catalog": _catalog,
+    "catalog": lambda _: json_of(offered()),
 }
 
 
