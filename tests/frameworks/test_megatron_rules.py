@@ -17,8 +17,8 @@ from astra.columns import from_strategy
 from astra.errors import InputError
 from astra.export.base import Launch, refusals
 from astra.export.reading import launch_of
-from astra.rules.names import facts_of
-from astra.rules.table import RULES, names
+from astra.rules.names import facts_of, names
+from astra.rules.table import RULES
 from astra.search.detail import layers_of
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy

@@ -27,8 +27,8 @@ from astra.search.settle import GROUP
 from astra.search.space import LATE, Space, facts_in
 from astra.search.words import said
 from astra.spec.job import Job
-from astra.spec.strategy import METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Strategy
-from astra.spec.strategy_fields import MOMENTS, RESHARDS
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import METHODS, MOMENTS, OFFLOADS, RECOMPUTES, RESHARDS, SCHEDULES
 from astra.units import GIB
 from tests.oracle.oracle import Oracle, strategy_of
 from tests.oracle.requests import KINDS, Request, random_request, rules_file, with_memory

@@ -23,8 +23,8 @@ from astra.rules.names import facts_of
 from astra.rules.table import RULES, check
 from astra.spec.blocks import BLOCKS, blocks_of
 from astra.spec.runtime import FRAMEWORKS, Can
-from astra.spec.strategy import OVERLAPS, SCHEDULES, parse_strategy
-from astra.spec.strategy_fields import CHOICES, MODULES, RUNTIME_WORDS, STRATEGY_FIELDS
+from astra.spec.strategy import parse_strategy
+from astra.spec.strategy_fields import CHOICES, MODULES, OVERLAPS, RUNTIME_WORDS, SCHEDULES, STRATEGY_FIELDS
 from astra.spec.workload import Workload
 
 DOCS = Path(__file__).parents[2] / "docs" / "runtimes.md"

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra.columns import CHOICES, FIELDS, INTEGERS, SWITCHES, Column, from_strategy
+from astra.columns import FIELDS, Column, from_strategy
 from astra.rules.names import DERIVED, NAMES, facts_of, names
 from astra.rules.table import ADVICE, RULES, advice, check, rules_markdown, violations
 from astra.rules.written import parse_rule
 from astra.spec.cluster import Device, Link, NodeType, Pool
 from astra.spec.model import Encoder, ModelSpec, MoE
 from astra.spec.strategy import parse_strategy
+from astra.spec.strategy_fields import CHOICES, INTEGERS, SWITCHES
 from astra.spec.workload import Workload
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules.md"

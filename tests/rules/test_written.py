@@ -12,18 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra.columns import CHOICES
 from astra.errors import InputError
+from astra.rules.language import MAX_DEPTH, MAX_LENGTH
 from astra.rules.names import NAMES, names
-from astra.rules.written import (
-    MAX_DEPTH,
-    MAX_FILE_BYTES,
-    MAX_LENGTH,
-    MAX_RULES,
-    parse_condition,
-    parse_rule,
-    read_rules,
-)
+from astra.rules.written import MAX_FILE_BYTES, MAX_RULES, parse_condition, parse_rule, read_rules
+from astra.spec.strategy_fields import CHOICES
 
 Row = Mapping[str, Any]
 ROWS: list[dict[str, Any]] = [

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import strategies as st
 
 from astra.provenance import Floats
-from astra.schedule import Schedule, Timeline, readable, simulate, step_s
-from astra.schedule.base import BACKWARD, FORWARD, KINDS
+from astra.schedule.base import BACKWARD, FORWARD, KINDS, Schedule, readable
+from astra.schedule.simulator import Timeline, simulate
+from astra.schedule.steady import step_s
 from tests.schedule.alive import in_flight_by_chunk
 from tests.schedule.closed_forms import PipelineShape
 from tests.schedule.slow_bound import lower_bound_s

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.schedule import SCHEDULES, find, simulate
-from astra.spec.strategy import SCHEDULES as NAMES
+from astra.schedule.registry import SCHEDULES, find
+from astra.schedule.simulator import simulate
+from astra.spec.strategy_fields import SCHEDULES as NAMES
 from tests.schedule import pipelines
 from tests.schedule.alive import peak_activation_bytes
 

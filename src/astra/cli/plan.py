@@ -9,7 +9,7 @@ from astra.cli import options, output, source
 from astra.cli.output import VerbAnswer
 from astra.errors import InputError, NoFeasiblePlan
 from astra.spec.request import as_meant
-from astra.spec.strategy import DEGREES
+from astra.spec.strategy_fields import DEGREES
 
 if TYPE_CHECKING:
     from astra.answer import PlanSet

@@ -17,7 +17,7 @@ import numpy as np
 
 from astra.answer import Estimate
 from astra.catalog import runtimes
-from astra.columns import CHOICES, Column, from_strategy
+from astra.columns import Column, from_strategy
 from astra.errors import AstraError
 from astra.export.base import CannotExport, Exporter, Launch, limits_broken, refusals, runtime_of
 from astra.export.reading import launch_of
@@ -26,8 +26,8 @@ from astra.rules.names import facts_of
 from astra.rules.table import check
 from astra.search.detail import estimate, layers_of, legality
 from astra.spec.job import Job, fp8_attention
-from astra.spec.strategy import OFFLOADS, OVERLAPS, RECOMPUTES, Strategy
-from astra.spec.strategy_fields import RUNTIME_CHOICES
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import CHOICES, OFFLOADS, OVERLAPS, RECOMPUTES, RUNTIME_CHOICES
 
 # Steps by which a change of a field moves a plan away from what was asked.
 WEIGHTS: Final = {

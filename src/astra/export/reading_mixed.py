@@ -13,7 +13,8 @@ from astra.spec.cluster import Pool
 from astra.spec.mixed import Group, MixedStrategy
 from astra.spec.mixed_text import parse_mixed
 from astra.spec.model import ModelSpec
-from astra.spec.strategy import OVERLAPS, Strategy
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import OVERLAPS
 from astra.spec.workload import Workload
 
 

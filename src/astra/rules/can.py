@@ -23,8 +23,18 @@ from astra.spec.blocks import MEANINGS, blocks_of
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import AXES, Runtime
-from astra.spec.strategy import METHODS, OVERLAPS, RECOMPUTES, SCHEDULES, Strategy
-from astra.spec.strategy_fields import ACTIVATIONS, CHOICES, MODULES, RUNTIME_CHOICES, STRATEGY_FIELDS
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import (
+    ACTIVATIONS,
+    CHOICES,
+    METHODS,
+    MODULES,
+    OVERLAPS,
+    RECOMPUTES,
+    RUNTIME_CHOICES,
+    SCHEDULES,
+    STRATEGY_FIELDS,
+)
 from astra.spec.workload import Workload
 
 _TITLES: Final = {field.name: field.title for field in STRATEGY_FIELDS}

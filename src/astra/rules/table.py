@@ -18,22 +18,7 @@ import numpy as np
 from astra.columns import Columns
 from astra.provenance import Bools, Floats
 from astra.rules.language import Condition, RuleText
-from astra.rules.names import NAMES, Names, facts_of, names, names_of_one, shown
-
-__all__ = [
-    "ADVICE",
-    "NAMES",
-    "RULES",
-    "Names",
-    "Rule",
-    "Verdict",
-    "advice",
-    "check",
-    "facts_of",
-    "names",
-    "rules_markdown",
-    "violations",
-]
+from astra.rules.names import NAMES, Names, names, names_of_one, shown
 
 _BLOCK_ROWS: Final = 131_072  # columns of a block stay in the processor's cache
 

@@ -17,20 +17,8 @@ from typing import Final
 
 from astra.errors import InputError
 from astra.files import LIMITS, read_text
-from astra.rules.language import MAX_DEPTH, MAX_LENGTH, Condition, RuleText
+from astra.rules.language import Condition, RuleText
 from astra.rules.table import RULES, Rule, make_rule
-
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_FILE_BYTES",
-    "MAX_LENGTH",
-    "MAX_RULES",
-    "parse_condition",
-    "parse_rule",
-    "read_rules",
-    "rule_lines",
-    "rules_of",
-]
 
 MAX_FILE_BYTES: Final = LIMITS["rules"].most_bytes
 MAX_RULES: Final = 1_000
