@@ -18,7 +18,7 @@ from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import ALIKE, layer_work, weighted
 from astra.rules.can import rules_of
-from astra.rules.names import ALIASES, DERIVED, facts_of, names
+from astra.rules.names import ALIASES, DERIVED, Names, facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.schedule.registry import find
@@ -60,7 +60,7 @@ class Oracle:
                 continue
             if key not in self.broken:
                 cells = {f: np.array([CHOICES[f].index(row[f]) if f in CHOICES else row[f]]) for f in fields}
-                self.broken[key] = bool(np.any(rule.breaks(names(cells, self.facts))))
+                self.broken[key] = bool(np.any(rule.breaks(Names(cells, self.facts))))
             if self.broken[key]:
                 return False
         return True

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.columns import FIELDS, Column, from_strategy
-from astra.rules.names import DERIVED, NAMES, facts_of, names
+from astra.rules.names import DERIVED, NAMES, Names, facts_of
 from astra.rules.table import ADVICE, RULES, advice, check, rules_markdown, violations
 from astra.rules.written import parse_rule
 from astra.spec.cluster import Device, Link, NodeType, Pool
@@ -217,7 +217,7 @@ def test_the_restatement_covers_every_rule() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=8), FACTS)
 def test_every_rule_agrees_with_its_restatement(rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
-    table = names(columns_of(rows), facts)
+    table = Names(columns_of(rows), facts)
     for rule in RULES:
         wanted = [not HOLDS[rule.name](SimpleNamespace(**facts, **row)) for row in rows]
         assert np.broadcast_to(rule.breaks(table), len(rows)).tolist() == wanted, rule.name
@@ -498,7 +498,7 @@ def test_a_rule_reads_only_the_names_it_declares(rule: Any) -> None:
     given = {
         name: value for name, value in {**facts, **columns}.items() if name in rule.needs or name in inputs_of(rule)
     }
-    rule.breaks(names({}, given))
+    rule.breaks(Names({}, given))
     assert rule.needs <= set(NAMES)
 
 
@@ -519,12 +519,12 @@ def test_derived_columns() -> None:
         "pp": np.array([3, 80]),
         "vp": np.array([2]),
     }
-    table = names(columns, {"batch": 256, "layers": 80})
+    table = Names(columns, {"batch": 256, "layers": 80})
     assert table["microbatches"].tolist() == [64, 18]
     assert table["layers_per_stage"].tolist() == [27, 1]
     assert table["layers_per_chunk"].tolist() == [14, 1]
     assert "microbatches" in table
-    assert "microbatches" not in names({"dp": np.array([2])}, {"batch": 256})
+    assert "microbatches" not in Names({"dp": np.array([2])}, {"batch": 256})
     with pytest.raises(KeyError):
         table["heads"]
 

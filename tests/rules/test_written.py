@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from astra.errors import InputError
 from astra.rules.language import MAX_DEPTH, MAX_LENGTH
-from astra.rules.names import NAMES, names
+from astra.rules.names import NAMES, Names
 from astra.rules.written import MAX_FILE_BYTES, MAX_RULES, parse_condition, parse_rule, read_rules
 from astra.spec.strategy_fields import CHOICES
 
@@ -37,7 +37,7 @@ def columns_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return columns | {"recompute": np.array(codes, dtype=np.int16)}
 
 
-TABLE = names(columns_of(ROWS), FACTS)
+TABLE = Names(columns_of(ROWS), FACTS)
 
 
 class Part(NamedTuple):
@@ -209,7 +209,7 @@ def test_a_rule_refuses_or_requires(text: str, name: str, sentence: str, conditi
 
 
 def truth(text: str, **row: Any) -> bool:
-    return bool(np.all(parse_condition(text)(names({}, {**FACTS, **ROWS[0], **row}))))
+    return bool(np.all(parse_condition(text)(Names({}, {**FACTS, **ROWS[0], **row}))))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_guard_keeps_a_division_from_failing() -> None:
 
 
 def test_products_too_large_for_an_integer_column_do_not_wrap_around() -> None:
-    table = names({"tp": np.array([8, 2**30])}, {})
+    table = Names({"tp": np.array([8, 2**30])}, {})
     assert parse_condition("tp * 1000000000 * 1000000000 * 1000000000 > 1")(table).all()
     assert parse_condition("0 - tp * 999999999999999999 * 100 < 1")(table).all()
     assert parse_condition("tp * tp * tp * tp >= tp")(table).all()
@@ -263,7 +263,7 @@ def test_flash_attention_is_another_word_for_flash() -> None:
 
 WORDS = [*NAMES, *"+-*/%<>=!&|()[],:#\"'", "//", "==", "!=", "<=", ">=", "and", "or", "not", "in", "true", '"full"']
 NUMBERS_AT_THE_EDGE = ["8", "0", "0.0", "1e308", "1e-308", "999999999999999999", ".5"]
-EVERYTHING = names(
+EVERYTHING = Names(
     columns_of(ROWS),
     {
         name: {"number": 3, "switch": True, "text": (word.choices or ("",))[0], "choice": 0}[word.kind]

@@ -168,13 +168,8 @@ class Names(Mapping[str, Any]):
             yield block
 
 
-def names(columns: Columns, facts: Mapping[str, Any]) -> Names:
-    """Join a table and the facts into what rules read."""
-    return Names(columns, facts)
-
-
 def names_of_one(columns: Columns, facts: Mapping[str, Any]) -> Names:
-    """The same of a table of one row: plain numbers are quicker to compare than arrays of one."""
+    """What rules read of a table of one row: plain numbers are quicker to compare than arrays of one."""
     return Names({}, {**facts, **{name: column.item() for name, column in columns.items()}})
 
 

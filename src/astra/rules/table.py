@@ -18,7 +18,7 @@ import numpy as np
 from astra.columns import Columns
 from astra.provenance import Bools, Floats
 from astra.rules.language import Condition, RuleText
-from astra.rules.names import NAMES, Names, names, names_of_one, shown
+from astra.rules.names import NAMES, Names, names_of_one, shown
 
 _BLOCK_ROWS: Final = 131_072  # columns of a block stay in the processor's cache
 
@@ -90,7 +90,7 @@ def check(
 
     ``weights`` says how many strategies each row stands for (one if not given).
     """
-    table = names(columns, facts)
+    table = Names(columns, facts)
     usable = [rule for rule in (*rules, *user_rules) if rule.needs <= table.known]
     remaining = tuple(rule.name for rule in (*rules, *user_rules) if not rule.needs <= table.known)
     ledger: dict[str, int] = {}

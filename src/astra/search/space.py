@@ -25,7 +25,7 @@ from astra.layers import split
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.can import able_rules, rules_of
-from astra.rules.names import ALIASES, DERIVED, facts_of, names
+from astra.rules.names import ALIASES, DERIVED, Names, facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, Verdict, check
 from astra.schedule.registry import find
@@ -313,7 +313,7 @@ class Space:
         self, columns: dict[str, Column], below: Floats, more: dict[str, Column], *, times: int
     ) -> tuple[dict[str, Column], Floats, Ints]:
         """Every row with every entry of ``more`` that no rule refuses, and the row each came from."""
-        known = names({**columns, **more}, self.facts).known
+        known = Names({**columns, **more}, self.facts).known
         met = [rule for rule in self.rules if rule.needs <= known]
         self.rules = [rule for rule in self.rules if not rule.needs <= known]
         spoken = spoken_of(met)
