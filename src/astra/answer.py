@@ -27,9 +27,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     shown_by: ClassVar[str] = ""  # the same for a notebook
 
     def __str__(self) -> str:
-        return self.text() if self.drawn_by else repr(self)
+        return self.draw() if self.drawn_by else repr(self)
 
-    def text(self, width: int | None = None, color: bool | None = None, **amount: bool) -> str:
+    def draw(self, width: int | None = None, color: bool | None = None, **amount: bool) -> str:
         """As the command line prints it, in so many columns; ``brief`` and ``full`` where there is less or more."""
         return str(_loaded(self.drawn_by)(self, width, color, **amount))
 

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> VerbAnswer:
         output.write_file(args.page, fleet_page(report, read_text(args.jobs, "jobs")))
 
     def draw(width: int | None, color: bool) -> str:
-        return report.text(width, color) + (f"Wrote {args.plot}.\n" if args.plot is not None else "")
+        return report.draw(width, color) + (f"Wrote {args.plot}.\n" if args.plot is not None else "")
 
     return VerbAnswer(draw, report.to_json)
 

@@ -30,7 +30,7 @@ class VerbAnswer(NamedTuple):
 def answer(found: Result, args: argparse.Namespace, exit_code: int = 0) -> VerbAnswer:
     """What a verb found, where that draws itself: as much of it as is asked for."""
     amount = {"brief": args.quiet, "full": args.verbose} if "quiet" in args else {}
-    return VerbAnswer(lambda width, color: found.text(width, color, **amount), found.to_json, exit_code)
+    return VerbAnswer(lambda width, color: found.draw(width, color, **amount), found.to_json, exit_code)
 
 
 def emit(answer: VerbAnswer, args: argparse.Namespace) -> int:

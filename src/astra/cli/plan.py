@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> VerbAnswer:
         output.write_file(args.page, plan_page(planset, first_step(planset)))
 
     def draw(width: int | None, color: bool) -> str:
-        shown = planset.text(width, color, brief=args.quiet, full=args.verbose)
+        shown = planset.draw(width, color, brief=args.quiet, full=args.verbose)
         return "\n".join([shown, *written, ""]) if args.quiet and written else shown
 
     return VerbAnswer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from astra.cli.grammar import Option, Verb, names, verbs
+from astra.files import own_text
 
 
 def _filled(name: str, **words: str) -> str:
     """A text of ``data`` with words in their places."""
-    text = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
+    text = own_text(__file__, name)
     for word, value in words.items():
         text = text.replace(f"@{word}@", value)
     return text

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final
 
+from astra.files import own_text
 from astra.report.markup import PALETTE, quoted, tag
 
 MANY: Final = 4  # columns; more have no room beside each other on a phone
@@ -31,8 +31,14 @@ def page(title: str, *content: str) -> str:
 
 def stylesheet() -> str:
     """How pages look: colours by meaning, text, tables, bars."""
-    style = (Path(__file__).parent / "data" / "page.css").read_text(encoding="utf-8")
-    return "".join([PALETTE, "\n", style, *(f".{name}{{background:var(--{name})}}" for name in _FILLED.split())])
+    return "".join(
+        [
+            PALETTE,
+            "\n",
+            own_text(__file__, "page.css"),
+            *(f".{name}{{background:var(--{name})}}" for name in _FILLED.split()),
+        ]
+    )
 
 
 def section(title: str, *content: str, key: str | None = None) -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from astra.columns import Columns
+from astra.files import own_text
 from astra.provenance import Bools, Floats
 from astra.rules.language import Condition, RuleText
 from astra.rules.names import NAMES, Names, names_of_one, shown
@@ -48,7 +48,7 @@ def make_rule(name: str, sentence: str, condition: Condition, origin: str = "bui
 def _rules(file: str) -> tuple[Rule, ...]:
     """The rules of a file of ours: as users write them, with the frameworks whose rule it is behind the name."""
     made = {}
-    for line in (Path(__file__).parent / "data" / file).read_text(encoding="utf-8").splitlines():
+    for line in own_text(__file__, file).splitlines():
         if not line or line.startswith("#"):
             continue
         found = _LINE.fullmatch(line)
