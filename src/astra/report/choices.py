@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.answer import Cost, PriceTag, Range, Restarts
 from astra.answer_money import BreakEven, Choice, RentReport
 from astra.report import drawing
+from astra.report.layout import Part
 from astra.spec.mixed_text import on_one_line
 from astra.units import DAY_S, show_dollars, show_seconds
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 ROLES: Final = {"knee": "best trade"}
 MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies

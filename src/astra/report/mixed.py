@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from astra.answer import Estimate, Plan
 from astra.report import drawing, explain, money, sections, stages
+from astra.report.layout import Part, Text
 from astra.report.sites import line_sentences, lost_sentences
 from astra.report.text import shortened
 from astra.search.fleet.records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
 from astra.search.fleet.summary import STARTED_BY
 from astra.spec.mixed_text import short_form
 from astra.units import show_count, show_dollars, show_slower
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part, Text
 
 BAR: Final = 14
 LEAST_BAR: Final = 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.answer import Cost, Estimate, PlanSet, PriceTag
 from astra.answer_money import Choice, MixSearch, RentReport
@@ -21,11 +21,9 @@ from astra.report.choices import (
     usd_spread,
     warned,
 )
+from astra.report.layout import Part
 from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
 YEAR_H: Final = 8766

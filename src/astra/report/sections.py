@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.answer import Estimate, PlanSet
 from astra.report import drawing, explain, stages
+from astra.report.layout import Part
 from astra.report.terms import words
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 _GROUP_STYLE: Final = {"compute": "green", "communication": "yellow", "idle": "red", "other": "blue"}
 

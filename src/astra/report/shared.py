@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.report import drawing
 from astra.report.charts import COLORS, ChartCurve, Dot, Panel, charts, spread_ticks
+from astra.report.layout import Part
 from astra.report.markup import label, picture, quoted, tag
 from astra.sharing.records import FleetReport, PoolUse, SharedJob
 from astra.units import DAY_S, show_count, show_dollars, show_seconds
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 GOALS: Final = {
     "completion": "jobs done soonest, by their weights",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.answer import Estimate, StageEstimate
 from astra.report import drawing, explain
+from astra.report.layout import TextTable
 from astra.report.terms import MEMORY_LABELS
-
-if TYPE_CHECKING:
-    from astra.report.layout import TextTable
 
 MOST_KINDS_NARROW: Final = 5
 MOST_KINDS_WIDE: Final = 9

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.questions.records import BestFleet, StudyPoint, StudyReport
 from astra.report import drawing, explain
 from astra.report.explanation import short_strategy
+from astra.report.layout import Part
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, page, paragraph, section, table
 from astra.report.plan_page import declared_parts, footer
 from astra.units import show_dollars, show_seconds
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 TITLES: Final = {"models": "model", "workloads": "workload", "goals": "goal", "prices": "prices"}
 SHOWN: Final = 40  # rows of the text

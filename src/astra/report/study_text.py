@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.answer import Estimate
 from astra.report import drawing, explain
 from astra.report.explanation import WORTH, change_sentence, short_strategy
+from astra.report.layout import Part
 from astra.report.terms import MEMORY_LABELS, words
 from astra.study.records import Comparison, Explanation, Side
 from astra.units import show_dollars
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 
 def render_explanation(found: Explanation, width: int | None = None, color: bool | None = None) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.report import drawing, explain
 from astra.report.charts import ChartCurve, Dot, Panel, charts
 from astra.report.explanation import short_strategy
+from astra.report.layout import Part
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, page, section, table, wide
 from astra.study.records import Sweep, SweepPoint
 from astra.units import parse_count, show_count, show_dollars
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 TITLES: Final = {
     "gpus": "GPUs",

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.answer import Estimate, ModelReport, Plan, PlanSet
 from astra.catalog.runtimes import runtime, runtime_names
 from astra.report import drawing, explain, money, sections, stages
+from astra.report.layout import Part
 from astra.spec.mixed_text import short_form
 from astra.units import show_count, show_dollars, show_gib, show_seconds
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 REJECTS_SHOWN: Final = 8  # where there is no plan and nobody asked for all
 ONE_LINE_WIDTH: Final = 120

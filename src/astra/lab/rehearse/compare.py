@@ -85,7 +85,7 @@ def compare(
     framework: str = "megatron",
 ) -> Rehearsal:
     """The record of a rehearsal of some stages of a plan."""
-    import astra  # noqa: PLC0415
+    import astra
 
     planned = estimate(job, [strategy])[0]
     device, notes = _present(job, gpu, notes)

@@ -1,6 +1,3 @@
-# Torch is imported where it is used: only a measurement may need it.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """The layers of one stage as FSDP2 frameworks write them, after torchtitan 0.3's Llama: tensors are [b, s, h].
 
 Queries, keys and values are three products, a gated layer has two; rotary positions are turned in fp32.

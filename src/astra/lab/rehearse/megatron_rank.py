@@ -1,6 +1,3 @@
-# Torch and megatron are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Build one rank of a job with megatron-core: its model chunks, data-parallel wrapper and optimizer.
 
 TransformerEngine and Apex are not needed: core attention is torch's SDPA, norms are torch's (their weights
