@@ -18,10 +18,10 @@ from astra.export.bash_blocks import (
     block_end,
     brace_end,
     cases,
+    decide,
     function_name,
     without_first,
 )
-from astra.export.bash_tests import decide
 from astra.export.bash_values import Expander
 
 _KEYWORDS: Final = ("export", "declare", "local", "readonly", "typeset", "exec", "time", "sudo", "nohup", "!")

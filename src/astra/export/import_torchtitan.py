@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from astra.catalog import runtimes
 from astra.errors import InputError
-from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, section
-from astra.export.python_reading import plain_value
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, plain_value, section
 from astra.export.torchtitan import SCHEDULES
 from astra.spec.strategy import Strategy
 

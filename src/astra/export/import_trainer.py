@@ -13,8 +13,7 @@ from astra.export.import_accelerate import json_record
 from astra.export.import_accelerate import sharding as launched_with
 from astra.export.import_deepspeed import sharding as zero_of
 from astra.export.import_megatron import from_words
-from astra.export.imported import ImportAsked, ImportedLaunch, Numbers
-from astra.export.python_reading import plain_value
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, plain_value
 from astra.spec.strategy import Strategy
 
 MODEL_KEYS: Final = ("model_name_or_path", "base_model", "model")

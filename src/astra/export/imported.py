@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -118,3 +119,19 @@ def section(record: Mapping[str, Any], key: str, name: str) -> Numbers:
     if not isinstance(found, Mapping):
         raise InputError(f"{name}: {key}", found, want="a section of settings")
     return Numbers(found, f"{name}: {key}")
+
+
+def plain_value(node: ast.AST) -> Any:
+    """The value of an expression of plain values; its source where it is anything else."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError, SyntaxError):
+        pass
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = plain_value(node.left), plain_value(node.right)
+        if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) < 2**40:
+            return left * right
+    try:
+        return ast.unparse(node)[:80]
+    except (ValueError, RecursionError, MemoryError):
+        return "?"
