@@ -68,7 +68,9 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     return output.answer(estimate, args, NoFeasiblePlan.exit_code if refused else 0)
 
 
-def _read_source(fields: dict[str, Any], source: str, choice: from_.FileChoice, notes: list[str], *, planned: bool) -> None:
+def _read_source(
+    fields: dict[str, Any], source: str, choice: from_.FileChoice, notes: list[str], *, planned: bool
+) -> None:
     from astra.cli import import_  # noqa: PLC0415
 
     if "strategy" in fields:
