@@ -13,12 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.rules.language import MAX_DEPTH, MAX_LENGTH
+from astra.files import LIMITS
+from astra.rules.language import MAX_DEPTH, MAX_LENGTH, Condition, RuleText
 from astra.rules.names import NAMES, Names
-from astra.rules.written import MAX_FILE_BYTES, MAX_RULES, parse_condition, parse_rule, read_rules
+from astra.rules.table import Rule
+from astra.rules.written import MAX_RULES, parse_rule, rule_lines, rules_of
 from astra.spec.strategy_fields import CHOICES
 
 Row = Mapping[str, Any]
+
+
+def parse_condition(text: str) -> Condition:
+    return Condition(RuleText(text))
+
+
+def read_rules(path: str | Path) -> tuple[Rule, ...]:
+    return rules_of(rule_lines(path), str(path))
+
+
 ROWS: list[dict[str, Any]] = [
     {"tp": tp, "pp": pp, "zero": zero, "sp": sp, "flash": flash, "recompute": recompute}
     for tp in (1, 2, 8)
@@ -452,7 +464,7 @@ def test_an_empty_file_has_no_rules(tmp_path: Path) -> None:
     [
         (b"tp > 1\nsp and \xff\n", "line 2: wanted text in UTF-8"),
         (b"tp > 1\n\0\n", "not a binary file"),
-        (b"tp > 1\n" * (MAX_FILE_BYTES // 7 + 1), "at most 1 MiB"),
+        (b"tp > 1\n" * (LIMITS["rules"].most_bytes // 7 + 1), "at most 1 MiB"),
         (b"a: tp > 1\na: tp > 2\n", "each name once"),
         (b"tp > 1\n" * (MAX_RULES + 1), f"at most {MAX_RULES:,} rules"),
         (b"tp > 1\n\ntpp > 1\n", "site.rules:3:1: "),

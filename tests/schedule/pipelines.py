@@ -9,10 +9,10 @@ import pytest
 from hypothesis import strategies as st
 
 from astra.provenance import Floats
-from astra.schedule.base import BACKWARD, FORWARD, KINDS, Schedule, readable
+from astra.schedule.base import BACKWARD, FORWARD, KINDS, Schedule
 from astra.schedule.simulator import Timeline, simulate
 from astra.schedule.steady import step_s
-from tests.schedule.alive import in_flight_by_chunk, peak_activation_bytes
+from tests.schedule.alive import in_flight_by_chunk, peak_activation_bytes, readable
 from tests.schedule.closed_forms import PipelineShape
 from tests.schedule.slow_bound import lower_bound_s
 

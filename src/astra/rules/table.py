@@ -129,12 +129,6 @@ def advice(columns: Columns, facts: Mapping[str, Any]) -> list[str]:
     return _broken(columns, facts, ADVICE)
 
 
-def rules_markdown(rules: Sequence[Rule] = RULES) -> str:
-    """The table of rules as in the documentation."""
-    lines = ["| rule | what must hold | refused when |", "|---|---|---|"]
-    return "\n".join([*lines, *(f"| {rule.name} | {rule.sentence} | `{rule.condition}` |" for rule in rules)])
-
-
 def _broken(columns: Columns, facts: Mapping[str, Any], rules: Iterable[Rule]) -> list[str]:
     table = names_of_one(columns, facts)
     return [rule.broken_by(table) for rule in rules if rule.needs <= table.known and rule.breaks(table)]
