@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from astra.answer import Estimate, Plan
-from astra.report import drawing, explain, money, sections, stages
+from astra.report import drawing, explain, money, sections
 from astra.report.layout import Part, Text
 from astra.report.sites import line_sentences, lost_sentences
 from astra.report.text import shortened
@@ -155,13 +155,9 @@ def _page(
 
 def _details(estimate: MixedEstimate, width: int) -> list[Part]:
     """Time by term and by stage, memory by kind and stage, and how sure it is; terms are those of the slowest group."""
-    unit = stages.time_unit(estimate)[0]
-    note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"
     return [
         *sections.where_time_goes(estimate, width),
-        drawing.blank(),
-        drawing.heading("Time per stage", note),
-        stages.time_table(estimate, width=width),
+        *sections.by_stage(estimate, width),
         *sections.memory(estimate, width),
         drawing.blank(),
         drawing.prose(explain.certainty(estimate)),

@@ -32,6 +32,12 @@ def where_time_goes(estimate: Estimate, width: int) -> list[Part]:
     ]
 
 
+def by_stage(estimate: Estimate, width: int) -> list[Part]:
+    """Time of a step on one rank of every stage."""
+    note = f"{stages.time_unit(estimate)[0]} of a step on one rank; communication by kind, busy, then what is exposed"
+    return [drawing.blank(), drawing.heading("Time per stage", note), stages.time_table(estimate, width=width)]
+
+
 def memory(estimate: Estimate, width: int) -> list[Part]:
     """GiB by kind and stage, with the fullest."""
     equal = all(stage.own_limit_gib is None for stage in estimate.stages)

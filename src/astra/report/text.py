@@ -7,7 +7,7 @@ from typing import Final
 
 from astra.answer import Estimate, ModelReport, Plan, PlanSet
 from astra.catalog.runtimes import runtime, runtime_names
-from astra.report import drawing, explain, money, sections, stages
+from astra.report import drawing, explain, money, sections
 from astra.report.layout import Part
 from astra.spec.mixed_text import short_form
 from astra.units import show_count, show_dollars, show_gib, show_seconds
@@ -127,11 +127,8 @@ def render_estimate(
             parts += drawing.bullets([money.bill_in_short(estimate)])
         parts += sections.where_time_goes(estimate, columns)
         if full:
-            unit = stages.time_unit(estimate)[0]
-            note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"
-            parts += [drawing.blank(), drawing.heading("Time per stage", note)]
-            parts.append(stages.time_table(estimate, width=columns))
-            parts += [*sections.memory(estimate, columns), *sections.provenance(estimate)]
+            parts += [*sections.by_stage(estimate, columns), *sections.memory(estimate, columns)]
+            parts += sections.provenance(estimate)
         else:
             parts += drawing.bullets([explain.memory_sentence(estimate)])
         parts += drawing.closing(estimate.warnings, [])
