@@ -14,7 +14,7 @@ from astra import api
 from astra.answer import PlanSet
 from astra.answer_money import RentReport
 from astra.catalog.huggingface import from_config
-from astra.errors import AstraError, InputError, visible
+from astra.errors import AstraError, InputError, visible, within
 from astra.export.making import make, target
 from astra.export.nearest_mixed import nearest_of_file
 from astra.export.quoting import file_name
@@ -99,12 +99,10 @@ def _compared(body: object) -> Comparison:
 
 
 def _side(fields: object, name: str) -> Side:
-    try:
+    with within(name):
         request = _on_used(request_of("estimate", table_of(fields, name)))
         tokens = World.of(request).workload.tokens_per_step
         return Side(name=name, estimate=api.estimate(request), tokens_per_step=tokens)
-    except InputError as error:
-        raise InputError(f"{name}: {error.where}", error.got, want=error.want, fix=error.fix) from None
 
 
 def _on_used(request: PlanRequest) -> PlanRequest:
