@@ -78,22 +78,12 @@ def _check(args: argparse.Namespace) -> VerbAnswer:
 
 
 def _answer(found: list[Price], remarks: list[str], more: dict[str, Any]) -> VerbAnswer:
-    def draw(width: int | None, color: bool) -> str:
-        from astra.cli.catalog import SECTIONS  # noqa: PLC0415
-        from astra.report.listing import ListingColumn, render_listing  # noqa: PLC0415
+    from astra.cli.catalog import listed, written  # noqa: PLC0415
 
-        section = SECTIONS["prices"]
-        columns = [ListingColumn(*column) for column in section.columns]
-        rows = [section.row(price) for price in found]
-        return render_listing(section.title, columns, rows, remarks=remarks, width=width, color=color)
-
-    def record() -> str:
-        import msgspec  # noqa: PLC0415
-
-        content = {"schema": PRICES_SCHEMA, **more, "entries": msgspec.to_builtins(found)}
-        return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
-
-    return VerbAnswer(draw, record)
+    return VerbAnswer(
+        lambda width, color: listed("prices", found, remarks, width, color),
+        lambda: written({"schema": PRICES_SCHEMA, **more, "entries": found}),
+    )
 
 
 MOST_REASONS: Final = 8
