@@ -124,14 +124,14 @@ class _OwnCluster:
         base: dict[str, Any] = {}
         if like := _taken(table, "like"):
             parent = self.device(like)
-            relative = parent.name if parent.name in hardware.MEASURED else parent.relative
+            relative = parent.name if parent.name in hardware.measured() else parent.relative
             base = msgspec.to_builtins(parent) | {"relative": relative, "aliases": [], "notes": ""}
             base["source"] = f"{self._defaults['source']}, like {parent.name}"
             del base["name"]
         device = hardware.decode_device({**self._defaults, **base, **_without_like(table)}, where="")
         if device.relative:
             relative = hardware.find("devices", device.relative, where="relative")
-            check(relative in hardware.MEASURED, "relative", relative, f"one of {', '.join(hardware.MEASURED)}")
+            check(relative in hardware.measured(), "relative", relative, f"one of {', '.join(hardware.measured())}")
             device = msgspec.structs.replace(device, relative=relative)
         _refuse_known("devices", (device.name, *device.aliases))
         return device
