@@ -78,7 +78,7 @@ def better_gpus(device: Device) -> list[str]:
     def peak(one: Device) -> float:
         return one.flops_per_s.get("bf16", 0.0)
 
-    known = [hardware.device(name) for name in hardware.MEASURED]
+    known = [hardware.device(name) for name in hardware.measured()]
     known = [one for one in known if one.vendor == device.vendor and one.name != device.name]
     roomier = [
         one for one in known if abs(peak(one) / peak(device) - 1) < 0.05 and one.memory_bytes > device.memory_bytes
