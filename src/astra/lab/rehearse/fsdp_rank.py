@@ -1,6 +1,3 @@
-# Torch is imported where it is used: only a measurement may need it.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse one FSDP2 rank: torch's ``fully_shard`` over a fake world, each layer compiled or not.
 
 ``python -m astra.lab.rehearse.fsdp_rank`` reads one JSON list of cases and writes one JSON list of rows: run on the
