@@ -19,7 +19,7 @@ _STD: Final = 0.02
 plain_gated: Final = decoder.gated
 
 
-class Rank(torch_run.TorchRank):
+class FsdpRank(torch_run.TorchRank):
     """A sharded stage with its optimizer, and the micro-batches whose backward is still to come."""
 
     def __init__(self, case: Case, device: str) -> None:
@@ -197,7 +197,7 @@ def world_of(case: Case) -> int:
 
 def main() -> int:
     """Answer the cases on standard input."""
-    return torch_run.answer(Rank, world_of)
+    return torch_run.answer(FsdpRank, world_of)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ _UNUSED: Final = (
 )
 
 
-class Rank(fsdp_rank.Rank):
+class TitanRank(fsdp_rank.FsdpRank):
     """A whole model on the ranks of one tensor-parallel group, sharded over replicas."""
 
     def build(self) -> Any:
@@ -189,7 +189,7 @@ def world_of(case: Case) -> int:
 def main() -> int:
     """Answer the cases on standard input."""
     install()
-    return torch_run.answer(Rank, world_of)
+    return torch_run.answer(TitanRank, world_of)
 
 
 if __name__ == "__main__":
