@@ -27,6 +27,12 @@ _PHRASES: Final = {
     ("task", "lora"): "LoRA",
     ("offload", "optimizer"): "optimizer offload",
 }
+# What makes runs of one kind nearer or farther, where none of such a model has it.
+_ELSEWHERE: Final = {
+    "precision": "in {} bits",
+    "generation": "on GPUs of this generation",
+    "network": "over such a network",
+}
 _MOST: Final = 3  # things that are told to be new together
 
 
@@ -40,7 +46,12 @@ def sentence(kind: Kind, shape: str) -> str:
         whose = f"no published run of this kind on {kind.framework}"
         return f"{whose}; nobody has published {new}" if new else whose
     runs_of = f"{count:,} published run{'s' if count > 1 else ''} of this kind"
-    return f"{runs_of}, {same or 'none'} of this model"
+    unlike = [
+        phrase.format(word)
+        for name, phrase in _ELSEWHERE.items()
+        if (kind.model, name, word := getattr(kind, name)) not in known.seen
+    ]
+    return f"{runs_of}, {same or 'none'} of this model{', none ' if unlike else ''}{' or '.join(unlike)}"
 
 
 @cache
