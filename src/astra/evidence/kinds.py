@@ -12,6 +12,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -50,7 +51,7 @@ class Kind(NamedTuple):
 
 WORDS: Final = Kind._fields[:13]
 NUMBERS: Final = Kind._fields[13:]
-_MODEL: Final = WORDS.index("model")
+_sort = itemgetter(WORDS.index("model"), WORDS.index("zero"))
 # Runs that agree in these are of one kind; GPUs, precision, network and scale only make them nearer or farther.
 STRUCTURE: Final = ("framework", "model", "zero", "pipeline", "context", "experts", "exchange", "task", "offload")
 # What differs between strategies of a job, and how many values it has; the tokens last.
@@ -150,15 +151,15 @@ class Runs(NamedTuple):
     words: Ints  # [run, word], by its place in ``known``
     numbers: Floats  # [run, number]
     known: tuple[tuple[str, ...], ...]  # the values of each word,
-    seen: frozenset[tuple[str, str, str]]  # and which were seen of which kind of model: model, word, value
+    seen: frozenset[tuple[str, str, str, str]]  # and which were seen together: model, zero, word, value
     first: Ints  # a run of each kind,
     of: Ints  # and the place of every run's kind among them
     source_of: Ints  # a number for the source of every run
 
     def coded(self, kinds: Sequence[Kind]) -> tuple[Ints, Floats]:
-        """Words of kinds in the same codes, and their GPUs; a value that no run of such a model has is -1."""
+        """Words of kinds in the same codes, and their GPUs; -1 where no run of such a model, so sharded, has it."""
         words = [
-            [values.index(word) if (kind.model, name, word := getattr(kind, name)) in self.seen else -1
+            [values.index(word) if (kind.model, kind.zero, name, word := getattr(kind, name)) in self.seen else -1
              for name, values in zip(WORDS, self.known, strict=True)]
             for kind in kinds
         ]  # fmt: skip
@@ -189,7 +190,7 @@ def runs() -> Runs:
         np.stack([_codes(columns[name], values) for name, values in zip(WORDS, known, strict=True)], axis=1),
         np.array([columns[name] for name in NUMBERS], float).T,
         known,
-        frozenset((kind[_MODEL], name, word) for kind in kinds for name, word in zip(WORDS, kind, strict=False)),
+        frozenset((*_sort(kind), name, word) for kind in kinds for name, word in zip(WORDS, kind, strict=False)),
         np.array([first[kind] for kind in places], np.int64),
         np.array([places[kind] for kind in kinds], np.int64),
         _codes(columns["source"], tuple(sorted({*columns["source"]}))),

@@ -27,7 +27,7 @@ _PHRASES: Final = {
     ("task", "lora"): "LoRA",
     ("offload", "optimizer"): "optimizer offload",
 }
-# What makes runs of one kind nearer or farther, where none of such a model has it.
+# What makes runs of one kind nearer or farther, where none of such a model, so sharded, has it.
 _ELSEWHERE: Final = {
     "precision": "in {} bits",
     "generation": "on GPUs of this generation",
@@ -49,7 +49,7 @@ def sentence(kind: Kind, shape: str) -> str:
     unlike = [
         phrase.format(word)
         for name, phrase in _ELSEWHERE.items()
-        if (kind.model, name, word := getattr(kind, name)) not in known.seen
+        if (kind.model, kind.zero, name, word := getattr(kind, name)) not in known.seen
     ]
     return f"{runs_of}, {same or 'none'} of this model{', none ' if unlike else ''}{' or '.join(unlike)}"
 
