@@ -22,6 +22,7 @@ _PHRASES: Final = {
     ("pipeline", "zbv"): "a zero-bubble pipeline in a V",
     ("context", "split"): "context parallelism",
     ("experts", "split"): "expert parallelism",
+    ("reach", "beyond"): "experts beyond the fastest links",
     ("experts", "whole"): "every expert on every rank",
     ("exchange", "hidden"): "exchanges of experts hidden behind another micro-batch",
     ("task", "lora"): "LoRA",
@@ -46,11 +47,7 @@ def sentence(kind: Kind, shape: str) -> str:
         whose = f"no published run of this kind on {kind.framework}"
         return f"{whose}; nobody has published {new}" if new else whose
     runs_of = f"{count:,} published run{'s' if count > 1 else ''} of this kind"
-    unlike = [
-        phrase.format(word)
-        for name, phrase in _ELSEWHERE.items()
-        if (kind.model, kind.zero, name, word := getattr(kind, name)) not in known.seen
-    ]
+    unlike = [_ELSEWHERE[name].format(getattr(kind, name)) for name in known.elsewhere(kind) if name in _ELSEWHERE]
     return f"{runs_of}, {same or 'none'} of this model{', none ' if unlike else ''}{' or '.join(unlike)}"
 
 
