@@ -58,8 +58,8 @@ CASES: Final = (
         f"{BRIDGE}: qwen3_235b_a22b_pretrain_256gpu_h100_bf16",
         "Experts over two nodes instead of four, and HybridEP, which sends a token once to a node, as NVIDIA's newer "
         "recipes for H100 have it (DeepSeek-V3, Qwen3-30B). Half the stages fit with two kinds of modules recomputed "
-        "and without graphs of layers, which recipes for H100 do without. Both hide exchanges between nodes behind another "
-        "micro-batch, as one published run does: the interval is wide; --forbid overlap=ep plans without it.",
+        "and without graphs of layers, which recipes for H100 do without. Both hide exchanges between nodes behind "
+        "another micro-batch, as one published run does: the interval is wide; --forbid overlap=ep plans without it.",
     ),
     Case(
         "qwen3-235b-a22b", "256xB200", 8192, 4096, "mxfp8", "megatron-bridge",
