@@ -39,7 +39,7 @@ class TestDeviceContract:
         assert 0.49 <= ratio <= 1
 
     def test_quantities_are_physical(self, gpu: Device) -> None:
-        assert 10 * GIB <= gpu.memory_bytes <= 288 * GIB
+        assert 7 * GIB <= gpu.memory_bytes <= 288 * GIB
         assert 0.25e12 <= gpu.memory_bytes_per_s <= 8e12
         assert 15e9 <= gpu.host_bytes_per_s <= 450e9
         assert 60 <= gpu.power_w <= 1400
