@@ -16,7 +16,7 @@ from astra.cost import step
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.search.counts import flops_bound_s, waits_on
+from astra.search.counts import flops_bound_s, least_passes, waits_on
 from astra.search.degrees import degrees, expert_degrees
 from astra.search.floors import Floors
 from astra.search.space import divisors
@@ -30,12 +30,12 @@ _LOOSE: Final = 1 - 1e-9
 class CountStream:
     """The counts of one job that are still to be searched. ``known`` has what jobs of the same search left behind.
 
-    Counts that are not ``able`` are known to be of no interest.
+    Counts that are not ``able`` are known to be of no interest; ``doubts`` are the least of each count.
     """
 
     def __init__(
         self, job: Job, counts: Ints, restrictions: Restrictions, known: dict[bytes, Floats], effort: Effort,
-        able: Bools,
+        able: Bools, doubts: Floats | float = 1.0,
     ) -> None:  # fmt: skip
         self.job, self.counts, self._effort = job, counts, effort
         mbs = len(list(restrictions.filter("mbs", divisors(job.workload.global_batch))))
@@ -46,7 +46,7 @@ class CountStream:
         self._floors = Floors(job, restrictions, self._columns, known, effort).closer_and_closer()
         tp, cp = (int(self._columns[name].max(initial=0)) for name in ("tp", "cp"))
         self._floor_s = np.zeros((2, tp + 1, cp + 1))  # of a sample's GPU-seconds and of a micro-batch, as far as known
-        self._waits = waits_on(job, counts)
+        self._waits, self._doubts = waits_on(job, counts), np.broadcast_to(doubts, len(counts))
 
     @property
     def whole(self) -> bool:
@@ -59,10 +59,15 @@ class CountStream:
         return self._least_s(columns, place) < limit_s[place]
 
     def _least_s(self, columns: Columns, place: Ints) -> Floats:
-        """No step with some degrees is shorter: all samples on all GPUs, and one micro-batch through all layers."""
+        """No step with some degrees is shorter: all samples on all GPUs, and one micro-batch through all layers.
+
+        Samples go through the pipeline one by one at best: with fewer micro-batches its stages wait for longer.
+        """
         sample_s, through_s = self._floor_s[:, columns["tp"], columns["cp"]]
-        busy_s = np.maximum(sample_s * self.job.workload.global_batch / self.counts[place], through_s)
-        return step.least_seconds(self.job, busy_s, self._waits[place]) * _LOOSE
+        samples = self.job.workload.global_batch // columns["dp"]
+        passes = least_passes(self.job, samples, columns["pp"])
+        busy_s = np.maximum(sample_s * passes / (columns["tp"] * columns["cp"]), through_s)
+        return step.least_seconds(self.job, busy_s, self._waits[place]) * self._doubts[place] * _LOOSE
 
     def come_closer(self, limit_s: Floats) -> None:
         """Work out floors as closely as it matters.
@@ -82,7 +87,7 @@ class CountStream:
         """[count] seconds that no step on the counts not searched yet can beat; infinite for those that were."""
         least_s = np.full(len(self.counts), np.inf)
         np.minimum.at(least_s, self._place, self._least_s(self._columns, self._place))
-        least_s = np.maximum(least_s, flops_bound_s(self.job, self.counts))
+        least_s = np.maximum(least_s, flops_bound_s(self.job, self.counts) * self._doubts)
         return np.where(self._left, least_s, np.inf)
 
     def next(self, limit_s: Floats) -> Ints | None:

@@ -38,6 +38,7 @@ from astra.operators.attention import BACKWARD_FLOPS
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
+from astra.schedule import find
 from astra.search.bounds import grids_may_fit, may_fit, products_s
 from astra.search.degrees import degrees, expert_degrees
 from astra.search.doubts import Doubts
@@ -52,6 +53,7 @@ AT_ONCE: Final = 16  # strategies of a block that are simulated before all are c
 MOST_PENDING: Final = 4096  # meshes put aside before the recomputes are tried on them
 MESHES, STRATEGIES = 6.0, 85.0  # costed in a unit of effort
 GRIDS: Final = 100.0  # whose room is looked at in a unit of effort
+_LOOSE: Final = 1 - 1e-9
 SHARDINGS: Final = 15.0  # whose parts are timed in a unit of effort
 _OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
 
@@ -85,7 +87,6 @@ class CountSpace(Space):
         self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
         self.place = np.searchsorted(counts, self.gpus())  # of each grid's count
         self.microbatches: Ints = job.workload.global_batch // (columns["dp"] * columns["mbs"])
-        self.chunks = self._finest(columns["pp"])
 
     def _degrees(self) -> dict[str, Column]:
         """Every tp * cp * pp * dp that is one of the counts and deals the batch; expert degrees for a MoE model."""
@@ -109,11 +110,6 @@ class CountSpace(Space):
         if pp not in self._known_below:
             self._known_below[pp] = super()._below(pp)
         return self._known_below[pp]
-
-    def _finest(self, pp: Ints) -> Ints:
-        """Chunks of the finest interleaving the micro-batches of each grid allow."""
-        rounds = (self.microbatches >= pp) & (self.microbatches % pp == 0)
-        return np.where(rounds, len(layer_kinds(self.job.model)) // pp, 1)
 
     def gpus(self) -> Ints:
         """GPUs of each grid."""
@@ -159,21 +155,39 @@ def tabulate(job: Job, space: CountSpace, effort: Effort | None = None) -> Count
 
 
 def grid_bound_s(job: Job, space: CountSpace, grids: Ints, gathered: Gathered) -> Floats:
-    """No pipeline of a grid is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers.
-
-    Without interleaving a step also takes one micro-batch over all stages and m - 1 over the last one, whose share is
-    least bad where both bounds meet: the others share the rest.
-    """
+    """No pipeline of a grid is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers."""
     depth, pp = len(layer_kinds(job.model)), space.grids["pp"][grids]
     whole = over_model(job, gathered, least_s)
     layer = np.min([least_s(gathered.parts[kind]) for kind in kinds(job.model)], axis=0)[gathered.place]
     slowest = np.maximum(whole / pp, np.ceil(depth / pp) * layer)
     m = space.microbatches[grids]
-    bound_s: Floats = m * slowest
-    if space.facts["runtime"] == "megatron":
-        last = whole * np.maximum(m - pp + 1, 0) / (m + (m - 1) * (pp - 1))
-        bound_s = np.where(space.chunks[grids] == 1, np.maximum(bound_s, whole + (m - 1) * last), bound_s)
-    return bound_s
+    return np.maximum(m * slowest, whole * least_passes(job, m, pp))
+
+
+def least_passes(job: Job, microbatches: Ints, pp: Ints) -> Floats:
+    """A pipeline takes at least so many times what one micro-batch takes over all its stages.
+
+    Where stages are whole, one of them has to wait for the stages before it, to do its part of every micro-batch, and
+    to see the last one back: if stage i takes t_i of the whole, t_1 + ... + t_(i-1) + m t_i is no more than the step T.
+    So the share of T that is left after a stage is at least 1 - 1/m of what was left before it, which makes the whole
+    no more than T (1 - (1 - 1/m)^p), however the layers are dealt.
+    """
+    m = np.asarray(microbatches, np.float64)
+    with np.errstate(divide="ignore"):  # of one micro-batch nothing is left
+        alone = -_LOOSE / np.expm1(pp * np.log1p(-1 / m))
+    return np.where(_may_be_shared(job, microbatches, pp) | (pp == 1), m / pp, alone)
+
+
+def _may_be_shared(job: Job, microbatches: Ints, pp: Ints) -> Bools:
+    """Whether ranks may take turns within a micro-batch, by chunks or with weight gradients of their own.
+
+    Megatron cuts stages into chunks where micro-batches come in rounds.
+    """
+    schedules = [find(name) for name in job.runtime.can.schedules]
+    if any(schedule.splits_backward for schedule in schedules):
+        return np.ones(pp.shape, bool)
+    chunked = any(schedule.takes(2) for schedule in schedules)
+    return chunked & ((microbatches % pp == 0) | (job.runtime.framework != "megatron"))
 
 
 def compute_bound_s(job: Job, table: CountTable) -> Floats:

@@ -33,7 +33,7 @@ from astra.search.counts import (
     least_by_count,
     tabulate,
 )
-from astra.search.doubts import Doubts, least_doubt
+from astra.search.doubts import Doubts, least_doubts
 from astra.spec.job import Job
 from astra.spec.money import Money
 from astra.spec.strategy import Strategy
@@ -117,6 +117,7 @@ class FrontSearch:
         self._tables: dict[str, list[CountTable]] = {}  # by GPU: bounds that hold in any node, without the parts
         self._floors: dict[bytes, Floats] = {}
         self._least_s: dict[int, Floats] = {}  # by offer
+        self._doubts: dict[int, Floats] = {}  # likewise
         self._best: dict[tuple[int, int], FoundOffer] = {}  # by offer and count
         self._offer_searches: list[OfferSearch] = []
         self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
@@ -131,10 +132,14 @@ class FrontSearch:
     def least_s(self, job: Job, offer: Offer) -> Floats:
         """By count, a lower bound of what a step is ranked by that needs no table."""
         if id(offer) not in self._least_s:
-            # Of one count the least doubt is worth its time; of many a table tells it better.
-            doubt = least_doubt(job, upper=self._upper) if len(offer.counts) == 1 else 1.0
-            self._least_s[id(offer)] = flops_bound_s(job, offer.counts) * doubt
+            self._least_s[id(offer)] = flops_bound_s(job, offer.counts) * self._doubts_of(job, offer)
         return self._least_s[id(offer)]
+
+    def _doubts_of(self, job: Job, offer: Offer) -> Floats:
+        """By count, the least that any step is doubted."""
+        if id(offer) not in self._doubts:
+            self._doubts[id(offer)] = least_doubts(job, offer.counts, upper=self._upper)
+        return self._doubts[id(offer)]
 
     def turns(self, offer: Offer) -> Iterator[None]:
         """Search an offer in every count it is sold in, a table at a time."""
@@ -148,7 +153,8 @@ class FrontSearch:
             self.passed += 1
             return
         self._offer_searches.append(offer_search)
-        stream = CountStream(job, offer.counts, self._restrictions, self._floors, self._effort, able)
+        doubts = self._doubts_of(job, offer)
+        stream = CountStream(job, offer.counts, self._restrictions, self._floors, self._effort, able, doubts)
         search_counts: CountSearch | None = None
         while not self._effort.over or not self._best:
             counts = stream.next(self.limit_s(offer_search)) if search_counts is None else None
