@@ -136,13 +136,16 @@ def _as_long(tokens: Ints | Floats) -> Floats:
 def least_factor(kind: Kind) -> float:
     """The least that any strategy is doubted whose job is of a kind, whatever the kind says of strategies.
 
-    One that splits the context is never doubted less than one that does not.
+    One that splits the context or hides exchanges is never doubted less than one that does not.
     """
     known = dict(zip(WORDS, runs().known, strict=True))
-    experts = () if kind.model == "dense" else ("experts", "dispatch")
-    names = ("zero", "pipeline", "offload", *experts)
-    words = product(*({getattr(kind, name), *known[name]} for name in names))
+    names = ("zero", "pipeline", "offload")
+    words = [*product(*({getattr(kind, name), *known[name]} for name in names))]
     kinds = [kind._replace(context="whole", **dict(zip(names, some, strict=True))) for some in words]
+    if kind.model != "dense":
+        ways = (("whole", "none", "none"), ("split", "each", "shown"), ("split", "once", "shown"))
+        split = [dict(zip(("experts", "dispatch", "exchange"), way, strict=True)) for way in ways]
+        kinds = [each._replace(**way) for each in kinds for way in split]
     return float(np.exp(log_bars_by_tokens(kinds, np.arange(_MOST_TOKENS)).min()))
 
 

@@ -36,12 +36,12 @@ from astra.money.offers import Offer
 from astra.partition.problem import Effort
 from astra.provenance import Floats, Ints
 from astra.search.bounds import products_s
-from astra.search.counts import attention_s
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.search import Planner
 from astra.search.fleet.summary import STARTED
 from astra.search.front import OfferPart, Refined, front_of, refined_of
+from astra.search.least import attention_s
 from astra.search.offers import JobOf, steps_of, waiting
 from astra.spec.cluster import Cluster
 from astra.spec.job import STRAGGLING, Job

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.columns import Column, Columns, distinct, joined, take
-from astra.cost import effects, memory, step
+from astra.cost import memory, step
 from astra.cost.pipeline import mesh_bound_s
 from astra.cost.recompute import UNSAVED, Recomputes
 from astra.cost.stage import (
@@ -29,24 +29,23 @@ from astra.cost.stage import (
     least_s,
     over_model,
     stage_costs,
+    stage_work,
 )
 from astra.cost.step import evaluate, needed_bound_s
-from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
-from astra.operators.attention import BACKWARD_FLOPS
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.schedule import find
-from astra.search.bounds import grids_may_fit, may_fit, products_s
+from astra.search.bounds import grids_may_fit, may_fit
 from astra.search.degrees import degrees, expert_degrees
 from astra.search.doubts import Doubts
 from astra.search.engine import Leaders
+from astra.search.least import least_passes, waits_on
 from astra.search.settle import blocks, by_depth, entries_of, growing, join_parts
 from astra.search.space import Space, cross, facts_in
 from astra.search.words import settled
-from astra.spec.job import STRAGGLING, Job
+from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
 AT_ONCE: Final = 16  # strategies of a block that are simulated before all are costed
@@ -55,9 +54,9 @@ MESHES, STRATEGIES = 6.0, 85.0  # costed in a unit of effort
 GRIDS: Final = 100.0  # whose room is looked at in a unit of effort
 _LOOSE: Final = 1 - 1e-9
 SHARDINGS: Final = 15.0  # whose parts are timed in a unit of effort
-_OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
+OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
 
-Hopeful = Callable[[Columns], Bools]  # degrees -> whether they may matter
+Hopeful = Callable[[Columns], Bools]  # degrees, with or without those of experts and micro-batches -> may they matter
 Limits = Callable[[Floats], Floats]  # best step so far of each count -> the longest step of interest
 
 
@@ -93,17 +92,28 @@ class CountSpace(Space):
         self.rules = tuple(rule for rule in self.rules if rule.name != "gpus")  # the table has many numbers of GPUs
         columns = degrees(self.job, self.counts, self.restrictions)
         experts = expert_degrees(self.job, self.restrictions)
-        if self._hopeful is not None:
-            columns = self._opened(columns, experts, self._hopeful)
-        return cross(columns, experts)[0]
+        columns = self._opened(columns, len(experts["ep"]))
+        return self._opened(cross(columns, experts)[0], 1)
 
-    def _opened(self, columns: dict[str, Column], experts: dict[str, Column], hopeful: Hopeful) -> dict[str, Column]:
+    def _opened(self, columns: dict[str, Column], times: int) -> dict[str, Column]:
         """The degrees worth a look; strategies of the others are counted all the same."""
-        kept = hopeful(columns)
+        if self._hopeful is None:
+            return columns
+        kept = self._hopeful(columns)
         depths, many = np.unique(columns["pp"][~kept], return_counts=True)
-        below = sum(self._below(pp) * times for pp, times in zip(depths.tolist(), many.tolist(), strict=True))
-        self._unopened = below * len(experts["ep"])
+        below = sum(self._below(pp) * some for pp, some in zip(depths.tolist(), many.tolist(), strict=True))
+        self._unopened += below * times
         return {name: column[kept] for name, column in columns.items()}
+
+    def _with(
+        self, columns: dict[str, Column], below: Floats, more: dict[str, Column], *, times: int
+    ) -> tuple[dict[str, Column], Floats, Ints]:
+        """Of whole grids, those that are worth a look."""
+        columns, below, rows = super()._with(columns, below, more, times=times)
+        if self._hopeful is None or "mbs" not in more:
+            return columns, below, rows
+        kept = self._hopeful(columns)
+        return {name: column[kept] for name, column in columns.items()}, below[kept], rows[kept]
 
     def _below(self, pp: int) -> float:
         """As for one count, worked out once for each depth."""
@@ -119,7 +129,7 @@ class CountSpace(Space):
         """The same grids for another job, or None if it has others."""
         job = settled(job, self.restrictions)
         facts = facts_in(job)
-        same = all(facts[name] == value for name, value in self.facts.items() if name not in _OF_THE_GPU)
+        same = all(facts[name] == value for name, value in self.facts.items() if name not in OF_THE_GPU)
         if not same or not np.array_equal(counts, self.counts):
             return None
         other = copy(self)
@@ -164,55 +174,12 @@ def grid_bound_s(job: Job, space: CountSpace, grids: Ints, gathered: Gathered) -
     return np.maximum(m * slowest, whole * least_passes(job, m, pp))
 
 
-def least_passes(job: Job, microbatches: Ints, pp: Ints) -> Floats:
-    """A pipeline takes at least so many times what one micro-batch takes over all its stages.
-
-    Where stages are whole, one of them has to wait for the stages before it, to do its part of every micro-batch, and
-    to see the last one back: if stage i takes t_i of the whole, t_1 + ... + t_(i-1) + m t_i is no more than the step T.
-    So the share of T that is left after a stage is at least 1 - 1/m of what was left before it, which makes the whole
-    no more than T (1 - (1 - 1/m)^p), however the layers are dealt.
-    """
-    m = np.asarray(microbatches, np.float64)
-    with np.errstate(divide="ignore"):  # of one micro-batch nothing is left
-        alone = -_LOOSE / np.expm1(pp * np.log1p(-1 / m))
-    return np.where(_may_be_shared(job, microbatches, pp) | (pp == 1), m / pp, alone)
-
-
-def _may_be_shared(job: Job, microbatches: Ints, pp: Ints) -> Bools:
-    """Whether ranks may take turns within a micro-batch, by chunks or with weight gradients of their own.
-
-    Megatron cuts stages into chunks where micro-batches come in rounds.
-    """
-    schedules = [find(name) for name in job.runtime.can.schedules]
-    if any(schedule.splits_backward for schedule in schedules):
-        return np.ones(pp.shape, bool)
-    chunked = any(schedule.takes(2) for schedule in schedules)
-    return chunked & ((microbatches % pp == 0) | (job.runtime.framework != "megatron"))
-
-
 def compute_bound_s(job: Job, table: CountTable) -> Floats:
     """A lower bound without communication, which holds for the GPU in any node type."""
     space, grids = table.space, table.grids
     whole = over_model(job, table.gathered, lambda part: part.forward.compute_s + part.backward.compute_s)
-    return step.least_seconds(job, space.microbatches[grids] * whole / space.grids["pp"][grids], 1.0)
-
-
-def flops_bound_s(job: Job, counts: Ints) -> Floats:
-    """By count, a lower bound that needs no table: every product and attention at the GPU's peak, nothing else."""
-    return step.least_seconds(job, products_s(job, counts) + attention_s(job, counts), waits_on(job, counts))
-
-
-def waits_on(job: Job, counts: Ints) -> Floats:
-    """By count, time with waiting for the slowest node over time without."""
-    return np.asarray(1 + STRAGGLING * np.log2(np.maximum(counts / job.pool.gpus_per_node, 1.0)))
-
-
-def attention_s(job: Job, gpus: Ints) -> Floats:
-    """Attention of a step at the peak of the GPU, on so many GPUs: two products forward, five backward."""
-    model, work, device = job.model, job.workload, job.pool.device
-    peak = max(device.peak(name) for name in {work.precision, "bf16"} & set(device.flops_per_s))
-    flops = weights_of.attention_flops_per_token(model, work.seq) * work.global_batch * work.seq
-    return effects.attention_rate(job.runtime, np.asarray((1 + BACKWARD_FLOPS) * flops / (gpus * peak), np.float64))
+    passes = least_passes(job, space.microbatches[grids], space.grids["pp"][grids])
+    return step.least_seconds(job, passes * whole, 1.0)
 
 
 def least_by_count(table: CountTable, bound_s: Floats) -> Floats:
@@ -227,9 +194,17 @@ def search_counts(job: Job, table: CountTable, limits: Limits) -> BestByCount:
     return CountSearch(job, table, limits, Effort()).go_on()
 
 
-def best_on(job: Job, effort: Effort, *, upper: bool, found: bool = False, below: float = np.inf) -> BestByCount:
+def are_plain(columns: Columns) -> Bools:
+    """Whether neither contexts nor single experts are split."""
+    return np.asarray((columns["cp"] == 1) & (columns.get("etp", 1) == 1))
+
+
+def best_on(
+    job: Job, effort: Effort, *, upper: bool, found: bool = False, below: float = np.inf,
+    hopeful: Hopeful | None = None,
+) -> BestByCount:  # fmt: skip
     """The best strategy on the GPUs of a job alone with a step below some, as ``CountSearch.go_on`` finds it."""
-    table = tabulate(job, CountSpace(job, np.array([job.pool.gpus])), effort)
+    table = tabulate(job, CountSpace(job, np.array([job.pool.gpus]), hopeful=hopeful), effort)
     search = CountSearch(job, table, lambda best_s: np.full(len(best_s), below), effort, upper=upper)
     return search.go_on(found=found)
 
@@ -312,9 +287,16 @@ class CountSearch(Leaders):
         self._effort.spend(len(meshes) / MESHES)
         at = np.searchsorted(table.grids, grid)
         place, parts = table.place[at], table.gathered.take(at)
+        work = stage_work(self.job, meshes, parts)
+        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, work), table.waits[place])
+        least_doubts = self._least_s[at] / table.bound_s[at]
+        rows = np.flatnonzero(bound_s * least_doubts * _LOOSE < self.limit_s(place))
+        if not len(rows):  # most of them are too slow, whatever they hold
+            return
+        meshes, parts, place, bound_s = meshes.take(rows), parts.take(rows), place[rows], bound_s[rows]
         costs = stage_costs(self.job, meshes, parts)
         doubts = self._doubts.of_each(meshes.columns, self.space.shardings, place)
-        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs), table.waits[place]) * doubts.min(axis=1)
+        bound_s = bound_s * doubts.min(axis=1)
         open_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
         fits = self.least_reserved(meshes, costs) <= self.job.limit_bytes
         possible = np.flatnonzero(fits & (bound_s < self.limit_s(place)))

@@ -19,7 +19,7 @@ from astra.money.bill import checkpoint_bytes, outlook, run_usd, startup_s
 from astra.money.front import first_dominated, front
 from astra.money.offers import Offer
 from astra.partition.problem import Effort
-from astra.provenance import Floats, Ints
+from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.search.blocks import CountStream
 from astra.search.counts import (
@@ -28,12 +28,14 @@ from astra.search.counts import (
     CountSpace,
     CountTable,
     Limits,
+    are_plain,
     compute_bound_s,
-    flops_bound_s,
     least_by_count,
     tabulate,
 )
 from astra.search.doubts import Doubts, least_doubts
+from astra.search.floors import SharedFloors
+from astra.search.least import flops_bound_s
 from astra.spec.job import Job
 from astra.spec.money import Money
 from astra.spec.strategy import Strategy
@@ -42,6 +44,7 @@ ROUNDING: Final = 1e-9  # figures of one choice, worked out in different orders
 # Of a search over offers and counts, ten seconds or so. Dense models end far below it; of models with experts that
 # stopped at a fifth of it, the cheapest choice found cost a tenth too much.
 MOST_EFFORT: Final = 130_000.0
+BEGUN: Final = 3  # GPU types with large tables whose plainest grids are searched before any others
 LEAST_SHARE: Final = 0.15  # of the effort left, for one turn
 _DONE: Final = object()
 
@@ -115,9 +118,10 @@ class FrontSearch:
         self._effort = effort or Effort()
         self._spaces: list[CountSpace] = []
         self._tables: dict[str, list[CountTable]] = {}  # by GPU: bounds that hold in any node, without the parts
-        self._floors: dict[bytes, Floats] = {}
+        self._floors = SharedFloors()
         self._least_s: dict[int, Floats] = {}  # by offer
         self._doubts: dict[int, Floats] = {}  # likewise
+        self._begun: set[str] = set()  # GPUs whose plainest grids were looked at
         self._best: dict[tuple[int, int], FoundOffer] = {}  # by offer and count
         self._offer_searches: list[OfferSearch] = []
         self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
@@ -155,6 +159,8 @@ class FrontSearch:
         self._offer_searches.append(offer_search)
         doubts = self._doubts_of(job, offer)
         stream = CountStream(job, offer.counts, self._restrictions, self._floors, self._effort, able, doubts)
+        if not stream.whole and self._begin(offer_search, able):
+            yield
         search_counts: CountSearch | None = None
         while not self._effort.over or not self._best:
             counts = stream.next(self.limit_s(offer_search)) if search_counts is None else None
@@ -165,16 +171,35 @@ class FrontSearch:
                 search_counts = self._search(offer_search, stream, counts)
             if search_counts is None:
                 return
-            before = search_counts.evaluated
-            with self._effort.part(self.share):
-                by_count = search_counts.go_on(found=bool(self._best))
-            self.evaluated += search_counts.evaluated - before
-            self.add_counts(offer_search, by_count)
+            by_count = self._go_on(offer_search, search_counts)
             offer_search.open_s[offer_search.at(by_count.counts)] = by_count.open_s
             if not np.isfinite(by_count.open_s).any():
                 search_counts = None
             yield
         offer_search.open_s = np.minimum(offer_search.open_s, stream.open_s())
+
+    def _begin(self, offer_search: OfferSearch, able: Bools) -> bool:
+        """Search the plainest grids of a few GPU types alone, which are soon found and seldom far from the best."""
+        job, counts = offer_search.job, offer_search.offer.counts
+        nodes = counts // counts[0]
+        counts = counts[able & (nodes & (nodes - 1) == 0)]
+        begun = job.pool.device.name in self._begun or len(self._begun) == BEGUN
+        if begun or not len(counts):
+            return False
+        self._begun.add(job.pool.device.name)
+        table = tabulate(job, CountSpace(job, counts, self._restrictions, hopeful=are_plain), self._effort)
+        search = CountSearch(job, table, self.limits(offer_search, table), self._effort, upper=self._upper)
+        self._go_on(offer_search, search)
+        return True
+
+    def _go_on(self, offer_search: OfferSearch, search_counts: CountSearch) -> BestByCount:
+        """A turn of some counts of an offer."""
+        before = search_counts.evaluated
+        with self._effort.part(self.share):
+            by_count = search_counts.go_on(found=bool(self._best))
+        self.evaluated += search_counts.evaluated - before
+        self.add_counts(offer_search, by_count)
+        return by_count
 
     def _search(self, offer_search: OfferSearch, stream: CountStream, counts: Ints) -> CountSearch | None:
         """The search of some counts; nobody else keeps its table, which is large."""
