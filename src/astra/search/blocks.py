@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from astra.columns import Columns
+from astra.columns import Column, Columns, distinct
 from astra.cost import step
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
@@ -19,7 +19,7 @@ from astra.rules.restrictions import Restrictions
 from astra.search.degrees import degrees, expert_degrees
 from astra.search.floors import EXPERTS, PAIRS, SHARDS, Floor, Floors, SharedFloors
 from astra.search.least import flops_bound_s, least_passes, waits_on
-from astra.search.space import divisors
+from astra.search.space import cross, divisors
 from astra.spec.job import Job
 
 MOST_ROWS: Final = 1_500_000  # of a table before the rules refuse any, as far as it can be told
@@ -72,6 +72,19 @@ class CountStream:
         passes = least_passes(self.job, self.job.workload.global_batch // (columns["dp"] * mbs), columns["pp"])
         busy_s = np.maximum(sample_s * passes * mbs / (columns["tp"] * columns["cp"]), through_s)
         return step.least_seconds(self.job, busy_s, self._waits[place]) * self._doubts[place] * _LOOSE
+
+    def with_experts(self, columns: dict[str, Column], experts: dict[str, Column]) -> tuple[dict[str, Column], Ints]:
+        """Degrees with those ways to split experts that may matter with their tp and cp, and where each is from."""
+        if self._floor is None:
+            return cross(columns, experts)
+        numbers, rows = self._floors.numbers, self._floor.rows
+        first, _ = distinct(numbers.of(rows, EXPERTS))  # in the order of the numbers, and so by tp and cp
+        several = np.bincount(numbers.of(rows, PAIRS)[first], minlength=numbers.size(PAIRS))
+        pair = numbers.of(columns, PAIRS)
+        row = np.repeat(np.arange(len(pair)), several[pair])
+        start = (np.cumsum(several) - several)[pair] - (np.cumsum(several[pair]) - several[pair])
+        way = first[np.arange(len(row)) + start[row]]
+        return {name: column[row] for name, column in columns.items()} | {n: rows[n][way] for n in ("ep", "etp")}, row
 
     def come_closer(self, limit_s: Floats) -> None:
         """Work out floors as closely as it matters.

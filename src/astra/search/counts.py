@@ -57,6 +57,7 @@ SHARDINGS: Final = 15.0  # whose parts are timed in a unit of effort
 OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
 
 Hopeful = Callable[[Columns], Bools]  # degrees, with or without those of experts and micro-batches -> may they matter
+WithExperts = Callable[[dict[str, Column], dict[str, Column]], tuple[dict[str, Column], Ints]]  # as ``cross``
 Limits = Callable[[Floats], Floats]  # best step so far of each count -> the longest step of interest
 
 
@@ -74,9 +75,10 @@ class CountSpace(Space):
     """The legal grids of every count at once; ``counts`` ascend."""
 
     def __init__(
-        self, job: Job, counts: Ints, restrictions: Restrictions | None = None, hopeful: Hopeful | None = None
-    ) -> None:
-        self.counts, self._hopeful, self._unopened = counts, hopeful, 0.0
+        self, job: Job, counts: Ints, restrictions: Restrictions | None = None, hopeful: Hopeful | None = None,
+        with_experts: WithExperts = cross,
+    ) -> None:  # fmt: skip
+        self.counts, self._hopeful, self._with_experts, self._unopened = counts, hopeful, with_experts, 0.0
         self._known_below: dict[int, float] = {}
         super().__init__(job, restrictions or Restrictions())
         self.considered += round(self._unopened * len(self.mbs) * len(self._sp))
@@ -92,18 +94,16 @@ class CountSpace(Space):
         self.rules = tuple(rule for rule in self.rules if rule.name != "gpus")  # the table has many numbers of GPUs
         columns = degrees(self.job, self.counts, self.restrictions)
         experts = expert_degrees(self.job, self.restrictions)
-        columns = self._opened(columns, len(experts["ep"]))
-        return self._opened(cross(columns, experts)[0], 1)
-
-    def _opened(self, columns: dict[str, Column], times: int) -> dict[str, Column]:
-        """The degrees worth a look; strategies of the others are counted all the same."""
         if self._hopeful is None:
-            return columns
-        kept = self._hopeful(columns)
-        depths, many = np.unique(columns["pp"][~kept], return_counts=True)
-        below = sum(self._below(pp) * some for pp, some in zip(depths.tolist(), many.tolist(), strict=True))
-        self._unopened += below * times
-        return {name: column[kept] for name, column in columns.items()}
+            return cross(columns, experts)[0]
+        kept = np.flatnonzero(self._hopeful(columns))
+        opened, rows = self._with_experts({name: column[kept] for name, column in columns.items()}, experts)
+        good = self._hopeful(opened)
+        # Strategies of the others are counted all the same.
+        depths, place = np.unique(columns["pp"], return_inverse=True)
+        left = len(experts["ep"]) * np.bincount(place) - np.bincount(place[kept][rows[good]], minlength=len(depths))
+        self._unopened = sum(self._below(pp) * many for pp, many in zip(depths.tolist(), left.tolist(), strict=True))
+        return {name: column[good] for name, column in opened.items()}
 
     def _with(
         self, columns: dict[str, Column], below: Floats, more: dict[str, Column], *, times: int

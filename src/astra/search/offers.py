@@ -215,7 +215,7 @@ class FrontSearch:
         job, limit_s = offer_search.job, self.limit_s(offer_search)
         if not stream.whole:
             space = CountSpace(
-                job, counts, self._restrictions, hopeful=lambda columns: stream.hopeful(columns, limit_s)
+                job, counts, self._restrictions, lambda columns: stream.hopeful(columns, limit_s), stream.with_experts
             )
             return tabulate(job, space, self._effort)
         counts = counts[self._elsewhere_s(job, counts) < limit_s[offer_search.at(counts)]]
