@@ -244,6 +244,10 @@ def _price(cells: Mapping[str, str], where: str, today: dt.date) -> Price:
         fields[column] = _READERS.get(column, _name)(cell.strip(), f"{where}, column {column}")
     if fields["date"] > today:
         raise InputError(f"{where}, column date", cells["date"], want=f"no date after today ({today})")
+    available = fields.get("available")
+    if available is not None and fields.get("min_gpus", 0) > available:
+        want = f"no more than are available, {available}"
+        raise InputError(f"{where}, column min_gpus", cells["min_gpus"], want=want)
     return with_terms(Price(**fields))
 
 
@@ -325,7 +329,7 @@ def _number(cell: str, where: str) -> float:
 def _network(cell: str, where: str) -> str:
     """``infiniband 400``: a kind of network and the gigabits per second it gives each GPU."""
     kind, _, gbits = check_line(where, cell).lower().partition(" ")
-    if kind not in NETWORKS or not 0 < _number(gbits or "nan", where) <= 100_000:
+    if kind not in NETWORKS or not gbits or not 0 < _number(gbits, where) <= 100_000:
         raise InputError(where, cell, want=f"{', '.join(NETWORKS)} and Gb/s per GPU, such as infiniband 400")
     return f"{kind} {float(gbits):g}"
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from astra.options import Asked, RentOptions
 
 HORIZON_S: Final = 366 * DAY_S  # nobody waits longer for a run without saying so
+NEVER_S: Final = 1000 * HORIZON_S
 
 
 def rent(
@@ -126,6 +127,8 @@ def searched(
         within = front_of(refine(job_of, options, state.near_front(), upper=world.upper))[:1]
     if not within:
         raise NoFeasiblePlan(_nothing(base, shown, most))
+    if within[0].time_s > NEVER_S:
+        raise NoFeasiblePlan(_never(base, within[0]))
     joined = request.mixes if "pp" in base.runtime.can.degrees else "none"  # pools are joined by pipelines
     mixed = mix(shown.mixable, job_of, options, within, most, joined, upper=world.upper, most_s=horizon_s)
     return Searched(world, shown, state, job_of, within, mixed)
@@ -164,6 +167,14 @@ def _nothing(job: Job, shown: Market, max_gpus: int) -> str:
         f"{job.model.name}: no strategy fits on up to {max_gpus:,} of any of these: {names}. Try a larger --max-gpus, "
         "GPUs with more memory, another batch, or a smaller --headroom."
     )
+
+
+def _never(job: Job, soonest: Refined) -> str:
+    text = f"{job.model.name}: nothing would end within a thousand years, {soonest.name} the soonest."
+    cost = soonest.estimate.cost
+    if cost is None or cost.expected is None:
+        return text
+    return f"{text} {cost.expected.goodput:.2%} of the time is useful: see --mtbf-gpu-h, --preemptions, --restart-min."
 
 
 __all__ = ["Money", "Unused", "rent"]

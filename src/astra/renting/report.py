@@ -18,7 +18,7 @@ from astra.money.bill import shared_range
 from astra.money.front import knee
 from astra.money.objectives import Goal
 from astra.money.offers import Market
-from astra.money.rates import STARTUP_SOURCE
+from astra.money.rates import PREEMPTED_PER_MONTH, PREEMPTION_TOLD, STARTUP_SOURCE
 from astra.money.tags import owned_usd_per_gpu_h, stale_warning
 from astra.renting.mixes import Mixed
 from astra.search.fleet.records import MixedEstimate
@@ -220,11 +220,23 @@ def notes_on(parts: Sequence[OfferPart], shown: Market, options: Money) -> list[
     if any(tag.market in MARKETS and tag.available is None for tag in tags):
         notes.append("A price does not say how many GPUs its provider has free: ask before you rely on it.")
     notes += _network_notes(parts, shown)
-    if any(tag.market == "spot" for tag in tags):
-        notes.append("Spot: waiting for a replacement of a node that was taken away is not counted.")
+    notes += _spot_notes([tag for tag in tags if tag.market == "spot"], options)
     if any(tag.startup_s is None for tag in tags) and options.startup_s is None:
         notes.append(f"Start-up is {STARTUP_SOURCE}.")
     return [*notes, *_commitments(tags)]
+
+
+def _spot_notes(tags: Sequence[PriceTag], options: Money) -> list[str]:
+    """What is assumed of machines that may be taken away."""
+    if not tags:
+        return []
+    others = sorted({tag.provider for tag in tags} - {PREEMPTION_TOLD})
+    assumed = (
+        f"how often {', '.join(others)} takes machines away is not told, and taken to be as often as "
+        f"{PREEMPTION_TOLD} does ({PREEMPTED_PER_MONTH:.0%} in a month; --preemptions); "
+    )
+    told = assumed if others and options.preemptions_per_node_day is None else ""
+    return [f"Spot: {told}waiting for a replacement is not counted, so that times and bills are floors."]
 
 
 def _network_notes(parts: Sequence[OfferPart], shown: Market) -> list[str]:

@@ -76,7 +76,7 @@ def _rendered(
     rows = [(numbers[id(choice)], choice) for choice in shown]
     parts.append(front_table(rows, columns, report.judged_by, energy=full or report.objective in ("energy", "co2")))
     parts += [*_merged(report, shown), *strategies_below(rows, columns)]
-    parts += drawing.closing([*_about_strategies(report), *report.warnings], [])
+    parts += drawing.closing([*_about_strategies(shown), *report.warnings], [])
     if full:
         points = [(days_of(choice, report.judged_by), usd_of(choice, report.judged_by)) for choice in shown]
         marks = [mark_of(choice) for choice in shown]
@@ -103,15 +103,14 @@ MORE: Final = (
 )
 
 
-def _about_strategies(report: RentReport) -> list[str]:
-    """Warnings about strategies of the front, each once with the choices it is about."""
+def _about_strategies(shown: Sequence[Choice]) -> list[str]:
+    """Warnings about the strategies shown, each once with the choices it is about."""
     about: dict[str, list[str]] = {}
-    for choice in report.front:
+    for choice in shown:
         for warning in dict.fromkeys(choice.warnings):
             about.setdefault(warning, []).append(choice.name)
-    all_of_them = len(report.front)
     return [
-        f"{', '.join(names) if len(names) <= 3 else f'{len(names)} of these {all_of_them}'}: {warning}"
+        f"{', '.join(names) if len(names) <= 3 else f'{len(names)} of these {len(shown)}'}: {warning}"
         for warning, names in about.items()
     ]
 
@@ -276,11 +275,16 @@ def _unused(report: RentReport) -> list[Part]:
     return [drawing.blank(), drawing.heading("Left out"), *drawing.bullets(rows)]
 
 
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def search_sentence(report: RentReport) -> str:
     """What the search did."""
     found = report.search
     out = (
-        f"Considered {found.offers:,} prices of {found.gpu_types:,} GPU types in {found.choices:,} sizes "
+        f"Considered {_several(found.offers, 'price')} of {_several(found.gpu_types, 'GPU type')} in "
+        f"{_several(found.choices, 'size')} "
         f"({show_count(found.considered)} strategies) in {show_seconds(found.seconds)}."
     )
     return f"{out} {mixes_sentence(found.mixes)}".strip()

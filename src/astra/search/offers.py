@@ -75,7 +75,8 @@ class OfferSearch:
         nodes = -(-offer.counts // offer.node.gpus)
         self.known = bool(np.isfinite(steps))  # how long the run is
         slower = waiting(job, options, offer.counts, nodes, offer.tag.market)
-        self._step_runs_s = slower * (steps if self.known else 1.0)  # seconds of the run for each of a step
+        with np.errstate(over="ignore"):  # it would never end
+            self._step_runs_s = slower * (steps if self.known else 1.0)  # seconds of the run for each of a step
         self._fixed_s = (startup_s(options, offer.tag, nodes) + options.idle_s) * self.known
         self._gpus = gpus
         self.usd_per_s = gpus * offer.tag.usd_per_gpu_h / 3600 + options.storage_usd_per_s
@@ -97,8 +98,9 @@ class OfferSearch:
         return run_usd(self._options, self.offer.tag, self._gpus[at], time_s)
 
     def step_of(self, time_s: Floats | float) -> Floats:
-        """The step from which the run takes so long; below zero where start-up alone does."""
-        return (time_s - self._fixed_s) / self._step_runs_s
+        """The step from which the run takes so long; below zero where start-up alone does, zero if it never ends."""
+        ends = np.isfinite(self._step_runs_s)
+        return np.divide(time_s - self._fixed_s, self._step_runs_s, out=np.zeros(len(ends)), where=ends)
 
     def dominated_s(self, times: Floats, dollars: Floats) -> Floats:
         """The step from which a row of times and dollars is no worse."""
