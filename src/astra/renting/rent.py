@@ -113,7 +113,7 @@ def searched(
     base, goal = world.job, world.goal
     horizon_s = max(HORIZON_S, goal.cap if goal.objective.name == "deadline" else 0.0)
 
-    def search(most_s: float) -> FrontSearch:
+    def search(most_s: float, options: Money = options) -> FrontSearch:
         return search_front(
             shown.offers, job_of, options, effort=Effort(MOST_EFFORT), upper=world.upper, most_s=most_s,
             progress=progress,
@@ -125,10 +125,10 @@ def searched(
     if not within:  # it takes longer than anybody waits, or fits nowhere
         horizon_s, state = np.inf, search(np.inf)
         within = front_of(refine(job_of, options, state.near_front(), upper=world.upper))[:1]
-    if not within:
+    if not within and not search(np.inf, msgspec.structs.replace(options, goodput="off")).found:
         raise NoFeasiblePlan(_nothing(base, shown, most))
-    if within[0].time_s > NEVER_S:
-        raise NoFeasiblePlan(_never(base, within[0]))
+    if not within or within[0].time_s > NEVER_S:
+        raise NoFeasiblePlan(_never(base))
     joined = request.mixes if "pp" in base.runtime.can.degrees else "none"  # pools are joined by pipelines
     mixed = mix(shown.mixable, job_of, options, within, most, joined, upper=world.upper, most_s=horizon_s)
     return Searched(world, shown, state, job_of, within, mixed)
@@ -169,12 +169,11 @@ def _nothing(job: Job, shown: Market, max_gpus: int) -> str:
     )
 
 
-def _never(job: Job, soonest: Refined) -> str:
-    text = f"{job.model.name}: nothing would end within a thousand years, {soonest.name} the soonest."
-    cost = soonest.estimate.cost
-    if cost is None or cost.expected is None:
-        return text
-    return f"{text} {cost.expected.goodput:.2%} of the time is useful: see --mtbf-gpu-h, --preemptions, --restart-min."
+def _never(job: Job) -> str:
+    return (
+        f"{job.model.name}: nothing would end within a thousand years. Train fewer tokens, or see what is supposed of "
+        "failures: --mtbf-gpu-h, --preemptions, --restart-min."
+    )
 
 
 __all__ = ["Money", "Unused", "rent"]

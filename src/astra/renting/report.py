@@ -199,11 +199,6 @@ def _waste(one: Refined, best: list[Refined]) -> Waste | None:
 
 def _notes(found: Answer, options: Money) -> list[str]:
     best, mixed, notes = found.best, found.mixed, list[str]()
-    if mixed.cut:
-        notes.append(
-            f"Mixes that were not searched to the end, because the work allowed for them was done: {mixed.cut} of "
-            f"{mixed.planned} (--mixes all searches on)."
-        )
     for one in best:
         if len(one.parts) > 1 and isinstance(one.estimate, MixedEstimate):
             runs = ", ".join(one.estimate.runs_on) or "no runtime of the catalog"
@@ -211,6 +206,11 @@ def _notes(found: Answer, options: Money) -> list[str]:
     notes += notes_on([part for one in best for part in one.parts], found.shown, options)
     if any(part.offer.tag.market == "owned" for one in best for part in one.parts) and options.watts_per_gpu is None:
         notes.append("Energy is of the GPU boards alone; --watts-per-gpu adds their share of the server.")
+    if mixed.cut:
+        notes.append(
+            f"Mixes that were not searched to the end, because the work allowed for them was done: {mixed.cut} of "
+            f"{mixed.planned} (--mixes all searches on)."
+        )
     return notes
 
 
