@@ -179,11 +179,11 @@ def test_a_region_that_no_offer_names_is_refused(tmp_path: Path) -> None:
         asked(gpus="H100", money=Money(prices=path, regions=("mars",)))
 
 
-def test_a_price_that_sells_more_than_there_is_is_refused(tmp_path: Path) -> None:
+def test_a_price_that_sells_more_than_there_is_is_no_offer(tmp_path: Path) -> None:
     row = "Acme,box,H100,8,x,on-demand,2.0,USD,2026-11-01,acme,,64,128"
     path = listed(tmp_path, row, more=",available,min_gpus")
-    with pytest.raises(InputError, match=r"column min_gpus: got '128', wanted no more than are available, 64"):
-        asked(gpus="H100", money=Money(prices=path))
+    with pytest.raises(InputError, match=r"available: got 64, wanted room for one node, 128 GPUs or more"):
+        asked(gpus="H100", max_gpus=2048, money=Money(prices=path, providers=("Acme",)))
 
 
 def test_a_run_that_never_ends_is_no_choice(tmp_path: Path) -> None:

@@ -244,10 +244,6 @@ def _price(cells: Mapping[str, str], where: str, today: dt.date) -> Price:
         fields[column] = _READERS.get(column, _name)(cell.strip(), f"{where}, column {column}")
     if fields["date"] > today:
         raise InputError(f"{where}, column date", cells["date"], want=f"no date after today ({today})")
-    available = fields.get("available")
-    if available is not None and fields.get("min_gpus", 0) > available:
-        want = f"no more than are available, {available}"
-        raise InputError(f"{where}, column min_gpus", cells["min_gpus"], want=want)
     return with_terms(Price(**fields))
 
 

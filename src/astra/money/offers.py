@@ -86,7 +86,9 @@ def market(asked: Wanted, options: Money, *, today: dt.date | None = None) -> Ma
     if found and not offers:
         least = min(offer.tag.min_gpus or offer.tag.instance_gpus for offer in found)
         most = max(asked.caps.values())
-        raise InputError("max_gpus", most, want=f"room for one node, {least} GPUs or more")
+        free = max(most if offer.tag.available is None else offer.tag.available for offer in found)
+        where, got = ("max_gpus", most) if free >= most else ("available", free)
+        raise InputError(where, got, want=f"room for one node, {least} GPUs or more")
     if not offers:
         raise InputError(
             "gpus", ",".join(asked.caps), want=f"GPUs with {options.market} prices",
