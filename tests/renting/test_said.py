@@ -203,3 +203,11 @@ def test_spot_says_whose_interruptions_it_has(tmp_path: Path) -> None:
     assert "how often Acme takes machines away is not told, and taken to be as often as AWS does" in note("Acme")
     assert "not told" not in note("AWS")
     assert "not told" not in note("Acme", preemptions_per_node_day=0.01)
+
+
+def test_a_price_for_an_hour_of_own_gpus_is_of_those_alone() -> None:
+    report = asked(gpus="H100", own="16xH100", money=Money(usd_per_gpu_h=0.5))
+    of_markets = {choice.cost.price.market: choice.cost.price.usd_per_gpu_h for choice in report.front}
+    assert of_markets["owned"] == 0.5
+    assert {usd for market, usd in of_markets.items() if market != "owned"} != {0.5}
+    assert not report.own, "nobody says what is paid for GPUs that are not used"

@@ -298,9 +298,12 @@ def _few_steps(world: World) -> list[str]:
 
 
 def _break_even(shown: Market, options: Money) -> list[BreakEven]:
-    """Owning against renting, for each type of one's own GPUs beside which there are offers."""
+    """Owning against renting, for each type of one's own GPUs beside which there are offers.
+
+    An hour whose price was said costs that, however much the GPUs are used.
+    """
     out = []
-    for mine in shown.offers:
+    for mine in shown.offers if options.owned else ():
         if mine.tag.market != "owned" or not any(offer.tag.market in MARKETS for offer in shown.offers):
             continue
         several = len(mine.counts) > 1
