@@ -144,8 +144,11 @@ def least_factor(kind: Kind) -> float:
     kinds = [kind._replace(context="whole", **dict(zip(names, some, strict=True))) for some in words]
     if kind.model != "dense":
         ways = (("whole", "none", "none"), ("split", "each", "shown"), ("split", "once", "shown"))
-        split = [dict(zip(("experts", "dispatch", "exchange"), way, strict=True)) for way in ways]
-        kinds = [each._replace(**way) for each in kinds for way in split]
+        kinds = [
+            each._replace(experts=experts, dispatch=dispatch, exchange=exchange)
+            for each in kinds
+            for experts, dispatch, exchange in ways
+        ]
     return float(np.exp(log_bars_by_tokens(kinds, np.arange(_MOST_TOKENS)).min()))
 
 
