@@ -8,8 +8,8 @@ import pytest
 import astra
 from astra.cost.stage import gather_parts, least_s, over_model
 from astra.partition.problem import Effort
-from astra.schedule import steps_s
 from astra.schedule.simulator import StageSeconds
+from astra.schedule.steady import steps_s
 from astra.search import blocks as streams
 from astra.search.blocks import CountStream
 from astra.search.counts import CountSpace, search_counts, tabulate

@@ -51,8 +51,8 @@ class Floor(NamedTuple):
         )
 
 
-class Numbers:
-    """Numbers for ways to shard, by some of their columns; the same for every job of a search."""
+class ShardNumbers:
+    """ShardNumbers for ways to shard, by some of their columns; the same for every job of a search."""
 
     def __init__(self, job: Job) -> None:
         moe, work = job.model.moe, job.workload
@@ -104,7 +104,7 @@ class Floors:
     ) -> None:
         self.job, self._shared, self._effort = job, shared, effort
         self._restrictions, self._columns = restrictions, columns
-        self.numbers = Numbers(job)
+        self.numbers = ShardNumbers(job)
 
     def opened(self) -> Floor:
         """Every way to shard that is legal and may fit; nothing is known of what it takes."""

@@ -10,7 +10,7 @@ from astra.cost import effects, step
 from astra.layers import weights as weights_of
 from astra.operators.attention import BACKWARD_FLOPS
 from astra.provenance import Bools, Floats, Ints
-from astra.schedule import find
+from astra.schedule.registry import find
 from astra.search.bounds import products_s
 from astra.spec.job import STRAGGLING, Job
 

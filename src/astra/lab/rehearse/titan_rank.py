@@ -142,7 +142,9 @@ class _Anything(metaclass=_Whatever):
 class _Absent(types.ModuleType):
     """A module that is not imported."""
 
-    __path__: tuple[str, ...] = ()  # a package
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # a package
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
