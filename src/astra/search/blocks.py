@@ -67,11 +67,11 @@ class CountStream:
         if self._floor is None:
             return np.zeros(len(place))
         names = SHARDS if "mbs" in columns else EXPERTS if "ep" in columns else PAIRS
-        numbers, mbs = self._floors.numbers, columns.get("mbs", 1)
+        numbers, mbs = self._floors.numbers, columns["mbs"] if "mbs" in columns else np.ones(1, np.int64)
         sample_s, through_s = numbers.least(self._floor, names)[:, numbers.of(columns, names)]
         passes = least_passes(self.job, self.job.workload.global_batch // (columns["dp"] * mbs), columns["pp"])
         busy_s = np.maximum(sample_s * passes * mbs / (columns["tp"] * columns["cp"]), through_s)
-        return step.least_seconds(self.job, busy_s, self._waits[place]) * self._doubts[place] * _LOOSE
+        return np.asarray(step.least_seconds(self.job, busy_s, self._waits[place]) * self._doubts[place] * _LOOSE)
 
     def with_experts(self, columns: dict[str, Column], experts: dict[str, Column]) -> tuple[dict[str, Column], Ints]:
         """Degrees with those ways to split experts that may matter with their tp and cp, and where each is from."""
@@ -112,7 +112,7 @@ class CountStream:
         np.maximum.at(most[0], number, most_s * tp * cp / least_passes(self.job, samples, pp))
         np.maximum.at(most[1], number, most_s)
         sample_s, through_s = most[:, numbers.of(floor.rows, PAIRS)] / _LOOSE
-        return (floor.sample_s < sample_s) & (floor.through_s < through_s)
+        return np.asarray((floor.sample_s < sample_s) & (floor.through_s < through_s))
 
     def _grids(self, limit_s: Floats) -> Ints:
         """[count] grids that may matter, at most."""

@@ -171,7 +171,7 @@ def grid_bound_s(job: Job, space: CountSpace, grids: Ints, gathered: Gathered) -
     layer = np.min([least_s(gathered.parts[kind]) for kind in kinds(job.model)], axis=0)[gathered.place]
     slowest = np.maximum(whole / pp, np.ceil(depth / pp) * layer)
     m = space.microbatches[grids]
-    return np.maximum(m * slowest, whole * least_passes(job, m, pp))
+    return np.asarray(np.maximum(m * slowest, whole * least_passes(job, m, pp)))
 
 
 def compute_bound_s(job: Job, table: CountTable) -> Floats:

@@ -138,7 +138,7 @@ class Floors:
 
     def _with_whole_experts(self, floor: Floor) -> Floor:
         """Communication in this node with experts that are not split, and products at the peak where some are."""
-        rows = floor.rows
+        rows = dict(floor.rows)
         alike = self.numbers.of(rows | {"etp": np.ones_like(rows["etp"])}, SHARDS)
         _, first, place = np.unique(alike, return_index=True, return_inverse=True)
         few = {name: column[first] for name, column in rows.items()}

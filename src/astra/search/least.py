@@ -40,7 +40,7 @@ def _may_be_shared(job: Job, microbatches: Ints, pp: Ints) -> Bools:
     if any(schedule.splits_backward for schedule in schedules):
         return np.ones(pp.shape, bool)
     chunked = any(schedule.takes(2) for schedule in schedules)
-    return chunked & ((microbatches % pp == 0) | (job.runtime.framework != "megatron"))
+    return np.asarray(chunked & ((microbatches % pp == 0) | (job.runtime.framework != "megatron")))
 
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
