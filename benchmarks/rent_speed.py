@@ -21,11 +21,12 @@ from typing import Any
 
 TEN = ("--gpus", "H100,H200,B200,A100-80,A100-40,B300,GB200,L40S,H20,RTXPRO6000")
 RUN = ("--tokens", "2T", "--batch", "1024", "--seq", "4096")
+MODELS = (
+    "llama-3.2-1b", "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "mixtral-8x7b", "deepseek-v3", "kimi-k2",
+    "qwen3-235b-a22b", "qwen3-30b-a3b", "gpt-oss-120b",
+)  # fmt: skip
 CASES: dict[str, tuple[tuple[str, ...], float]] = {  # what is asked, and the seconds it should take
-    **{
-        f"rent {model}, 10 GPU types, to 2,048": (("rent", model, *RUN, *TEN), 2.0)
-        for model in ("llama-3.2-1b", "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "mixtral-8x7b", "deepseek-v3")
-    },
+    **{f"rent {model}, 10 GPU types, to 2,048": (("rent", model, *RUN, *TEN), 2.0) for model in MODELS},
     **{
         f"rent {model}, any GPU, to 2,048": (("rent", model, *RUN), 3.0)
         for model in ("llama-3.2-1b", "llama-3-70b", "deepseek-v3")

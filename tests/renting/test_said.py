@@ -10,7 +10,7 @@ import pytest
 
 from astra.answer_money import RentReport
 from astra.catalog.prices import book, read_prices, to_csv
-from astra.errors import InputError
+from astra.errors import InputError, NoFeasiblePlan
 from astra.renting.rent import offers_of, rent
 from astra.report.money import render_rent
 from astra.spec.mixed_text import short_form
@@ -171,3 +171,43 @@ def test_narrow_pages_have_the_strategies_too() -> None:
         for choice in report.front:
             if not choice.like:
                 assert " ".join(short_form(choice.strategy, choice.as_usual)) in page
+
+
+def test_a_region_that_no_offer_names_is_refused(tmp_path: Path) -> None:
+    path = listed(tmp_path, "Acme,box,H100,8,eu-west-1,on-demand,2.0,USD,2026-11-01,acme,")
+    with pytest.raises(InputError, match=r"regions: got 'mars'"):
+        asked(gpus="H100", money=Money(prices=path, regions=("mars",)))
+
+
+def test_a_price_that_sells_more_than_there_is_is_no_offer(tmp_path: Path) -> None:
+    row = "Acme,box,H100,8,x,on-demand,2.0,USD,2026-11-01,acme,,64,128"
+    path = listed(tmp_path, row, more=",available,min_gpus")
+    with pytest.raises(InputError, match=r"available: got 64, wanted room for one node, 128 GPUs or more"):
+        asked(gpus="H100", max_gpus=2048, money=Money(prices=path, providers=("Acme",)))
+
+
+def test_a_run_that_never_ends_is_no_choice(tmp_path: Path) -> None:
+    path = listed(tmp_path, "Acme,box,H100,8,x,on-demand,2.0,USD,2026-11-01,acme,")
+    with pytest.raises(NoFeasiblePlan, match=r"within a thousand years.*--mtbf-gpu-h"):
+        asked(gpus="H100", money=Money(prices=path, providers=("Acme",), mtbf_gpu_h=0.001))
+
+
+def test_spot_says_whose_interruptions_it_has(tmp_path: Path) -> None:
+    rows = [f"{name},box,H100,8,x,spot,1.5,USD,2026-11-01,acme," for name in ("Acme", "AWS")]
+    path = listed(tmp_path, *rows)
+
+    def note(provider: str, **money: object) -> str:
+        options = Money(prices=path, providers=(provider,), market="spot", **money)  # type: ignore[arg-type]
+        return next(note for note in asked(gpus="H100", money=options).notes if note.startswith("Spot"))
+
+    assert "how often Acme takes machines away is not told, and taken to be as often as AWS does" in note("Acme")
+    assert "not told" not in note("AWS")
+    assert "not told" not in note("Acme", preemptions_per_node_day=0.01)
+
+
+def test_a_price_for_an_hour_of_own_gpus_is_of_those_alone() -> None:
+    report = asked(gpus="H100", own="16xH100", money=Money(usd_per_gpu_h=0.5))
+    of_markets = {choice.cost.price.market: choice.cost.price.usd_per_gpu_h for choice in report.front}
+    assert of_markets["owned"] == 0.5
+    assert {usd for market, usd in of_markets.items() if market != "owned"} != {0.5}
+    assert not report.own, "nobody says what is paid for GPUs that are not used"

@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 
 import astra
-from astra.cost import step
+from astra.cost.stage import gather_parts, least_s, over_model
 from astra.partition.problem import Effort
+from astra.schedule.simulator import StageSeconds
+from astra.schedule.steady import steps_s
 from astra.search import blocks as streams
 from astra.search.blocks import CountStream
-from astra.search.counts import CountSpace, grid_bound_s, tabulate
+from astra.search.counts import CountSpace, search_counts, tabulate
 from astra.search.degrees import degrees
-from astra.search.floors import Floors
-from tests.search.test_counts import CASES, case
+from astra.search.doubts import Doubts, least_doubts
+from astra.search.floors import Floor, Floors, SharedFloors
+from astra.search.least import least_passes
+from tests.search.test_counts import CASES, case, without_limit
 
 ASKED = (
     {"model": "mixtral-8x7b", "gpus": "96xH100", "batch": 96, "seq": 4096, "tokens": "1T", "objective": "pareto"},
@@ -27,32 +31,35 @@ ASKED = (
 def test_blocks_give_the_same_plans(asked: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = astra.plan(**asked)  # type: ignore[arg-type]
     monkeypatch.setattr(streams, "MOST_ROWS", 200)
+    monkeypatch.setattr(streams, "MOST_GRIDS", 100)
     in_blocks = astra.plan(**asked)  # type: ignore[arg-type]
     assert [plan.strategy for plan in in_blocks.plans] == [plan.strategy for plan in whole.plans]
     assert [plan.estimate.step_s for plan in in_blocks.plans] == [plan.estimate.step_s for plan in whole.plans]
     assert in_blocks.search.considered == pytest.approx(whole.search.considered, rel=1e-9)
 
 
+LEVELS = (("tp", "cp", "pp", "dp"), ("ep", "etp"), ("sp", "mbs"))
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_no_core_is_faster_than_its_degrees_allow(name: str) -> None:
+def test_no_plan_is_faster_than_its_grid_allows(name: str) -> None:
     job, counts, restrictions = case(name)
-    table = tabulate(job, CountSpace(job, counts, restrictions))
-    least_s = grid_bound_s(job, table.space, table.grids, table.gathered)
-    bound_s = step.least_seconds(job, least_s, table.waits[table.place])
-    columns = {degree: table.space.grids[degree][table.grids] for degree in ("tp", "cp", "pp", "dp")}
-    for at in np.unique(table.place):
-        rows = table.place == at
-        limit_s = np.full(len(counts), bound_s[rows].min() * (1 + 1e-9))
-        some = {degree: column[rows] for degree, column in columns.items()}
-        stream = CountStream(job, counts, restrictions, {}, Effort(), np.ones(len(counts), bool))
+    found = search_counts(job, tabulate(job, CountSpace(job, counts, restrictions)), without_limit)
+    for place, strategy in enumerate(found.strategies):
+        if strategy is None:
+            continue
+        limit_s = np.full(len(counts), found.step_s[place] * (1 + 1e-9))
+        stream = CountStream(job, counts, restrictions, SharedFloors(), Effort(), np.ones(len(counts), bool))
         stream.come_closer(limit_s)
-        assert stream.hopeful(some, limit_s)[bound_s[rows].argmin()]
-        assert not stream.hopeful(some, 0.3 * limit_s).any()
+        for level in range(1, len(LEVELS) + 1):
+            grid = {field: np.array([getattr(strategy, field)]) for names in LEVELS[:level] for field in names}
+            assert stream.hopeful(grid, limit_s).all()
+            assert not stream.hopeful(grid, 0.3 * limit_s).any()
 
 
 def test_every_count_is_visited_once() -> None:
     job, counts, restrictions = case("experts")
-    stream = CountStream(job, counts, restrictions, {}, Effort(), np.ones(len(counts), bool))
+    stream = CountStream(job, counts, restrictions, SharedFloors(), Effort(), np.ones(len(counts), bool))
     no_limit = np.full(len(counts), np.inf)
     seen: list[int] = []
     while (block := stream.next(no_limit)) is not None:
@@ -65,11 +72,44 @@ def test_every_count_is_visited_once() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_floors_come_closer_and_never_pass_the_work(name: str) -> None:
     job, counts, restrictions = case(name)
-    columns, known = degrees(job, counts, restrictions), dict[bytes, np.ndarray]()
-    pairs = np.unique(np.stack([columns["tp"], columns["cp"]]), axis=1)
-    own = [floor(pairs) for floor in Floors(job, restrictions, columns, known, Effort()).closer_and_closer()]
-    again = [floor(pairs) for floor in Floors(job, restrictions, columns, known, Effort()).closer_and_closer()]
+    columns, shared = degrees(job, counts, restrictions), SharedFloors()
+    own, again = (_closer_and_closer(Floors(job, restrictions, columns, shared, Effort())) for _ in range(2))
     assert len(again) == len(own) + 1  # the first is what the same GPU left behind
+    parts = gather_parts(job, own[-1].rows)
+    work_s = over_model(job, parts, least_s) * own[-1].rows["tp"] * own[-1].rows["cp"] / own[-1].rows["mbs"]
     for floors in (own, again):
-        assert np.isfinite(floors[-1]).any()
-        assert all((looser <= floors[-1] * (1 + 1e-9)).all() for looser in floors)
+        assert floors[-1].sample_s == pytest.approx(work_s, rel=1e-12)
+        for looser in floors:
+            assert (looser.sample_s <= floors[-1].sample_s * (1 + 1e-9)).all()
+            assert (looser.through_s <= floors[-1].through_s * (1 + 1e-9)).all()
+
+
+def _closer_and_closer(floors: Floors) -> list[Floor]:
+    found = [floors.opened()]
+    for closer in floors.closer_and_closer():
+        found.append(closer(found[-1]))
+    return found[1:]
+
+
+@pytest.mark.parametrize("p", [2, 3, 8])
+@pytest.mark.parametrize("m", [1, 2, 5, 13, 63])
+def test_no_pipeline_passes_its_stages_less_often(p: int, m: int) -> None:
+    job = case("dense")[0]
+    shared = np.random.default_rng(0).dirichlet(np.full(p, 3.0), 200) / 3
+    nothing = np.zeros_like(shared)
+    least = float(least_passes(job, np.array([m]), np.array([p]))[0])
+    assert (least > m / p) == (m % p != 0)  # elsewhere Megatron may cut the stages into chunks
+    for schedule in ("1f1b", "gpipe"):
+        stages = StageSeconds(shared, 2 * shared, nothing, nothing[:, 1:])
+        took_s = steps_s(schedule, p=p, v=1, m=m, stages=stages, blocking_p2p=False)
+        assert least <= took_s.min() * (1 + 1e-9)
+
+
+def test_no_strategy_is_doubted_less_than_the_least() -> None:
+    """Offers are passed over by it, so that it has to hold for every strategy of a space."""
+    job, counts, restrictions = case("experts")
+    space = CountSpace(job, counts, restrictions)
+    place, rows = space.place, np.arange(len(space.place))
+    doubts = Doubts(job, counts, upper=True).least(space, rows, place)
+    assert (least_doubts(job, counts, upper=True)[place] <= doubts * (1 + 1e-12)).all()
+    assert (least_doubts(job, counts, upper=False) == 1).all()

@@ -21,12 +21,12 @@ from astra.search.counts import (
     CountSpace,
     CountTable,
     compute_bound_s,
-    flops_bound_s,
     least_by_count,
     search_counts,
     tabulate,
 )
 from astra.search.engine import search
+from astra.search.least import flops_bound_s
 from astra.spec.job import Job
 from tests.tiers import sampled
 

@@ -325,7 +325,7 @@ def _number(cell: str, where: str) -> float:
 def _network(cell: str, where: str) -> str:
     """``infiniband 400``: a kind of network and the gigabits per second it gives each GPU."""
     kind, _, gbits = check_line(where, cell).lower().partition(" ")
-    if kind not in NETWORKS or not 0 < _number(gbits or "nan", where) <= 100_000:
+    if kind not in NETWORKS or not gbits or not 0 < _number(gbits, where) <= 100_000:
         raise InputError(where, cell, want=f"{', '.join(NETWORKS)} and Gb/s per GPU, such as infiniband 400")
     return f"{kind} {float(gbits):g}"
 

@@ -132,6 +132,11 @@ def least_seconds(job: Job, pipeline_s: Amount, waits: Amount | None = None) -> 
     return seconds(job, pipeline_s, 0.0, waits)
 
 
+def most_pipeline_s(job: Job, step_s: Floats, waits: Floats) -> Floats:
+    """The longest pipeline of which ``least_seconds`` makes no more than a step."""
+    return np.asarray(step_s / waits - job.runtime.host.step_s)
+
+
 def exists(job: Job, meshes: Meshes, recomputes: Recomputes) -> Bools:
     """Whether a recompute's layers fit the mesh's chunks, and those offloaded its stages, [mesh, recompute]."""
     depth = len(layer_kinds(job.model))

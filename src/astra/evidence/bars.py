@@ -144,13 +144,20 @@ def _as_long(tokens: Ints | Floats) -> Floats:
 def least_factor(kind: Kind) -> float:
     """The least that any strategy is doubted whose job is of a kind, whatever the kind says of strategies.
 
-    One that splits the context is never doubted less than one that does not.
+    One that splits the context or hides exchanges is never doubted less than one that does not.
     """
     known = dict(zip(WORDS, runs().known, strict=True))
-    experts = () if kind.model == "dense" else ("experts", "reach", "dispatch")
-    names = ("zero", "pipeline", "offload", *experts)
-    words = product(*({getattr(kind, name), *known[name]} for name in names))
+    names = ("zero", "pipeline", "offload")
+    words = [*product(*({getattr(kind, name), *known[name]} for name in names))]
     kinds = [kind._replace(context="whole", **dict(zip(names, some, strict=True))) for some in words]
+    if kind.model != "dense":
+        split = product(("split",), ("inside", "beyond"), ("each", "once"), ("shown",))
+        ways = (("whole", "none", "none", "none"), *split)
+        kinds = [
+            each._replace(experts=experts, reach=reach, dispatch=dispatch, exchange=exchange)
+            for each in kinds
+            for experts, reach, dispatch, exchange in ways
+        ]
     return float(np.exp(log_bars_by_tokens(kinds, np.arange(_MOST_TOKENS)).min()))
 
 

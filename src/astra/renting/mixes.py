@@ -36,12 +36,12 @@ from astra.money.offers import Offer
 from astra.partition.problem import Effort
 from astra.provenance import Floats, Ints
 from astra.search.bounds import products_s
-from astra.search.counts import attention_s
 from astra.search.fleet.plan import fleet_of
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.search import Planner
 from astra.search.fleet.summary import STARTED
 from astra.search.front import OfferPart, Refined, front_of, refined_of
+from astra.search.least import attention_s
 from astra.search.offers import JobOf, steps_of, waiting
 from astra.spec.cluster import Cluster
 from astra.spec.job import STRAGGLING, Job
@@ -50,7 +50,7 @@ from astra.spec.money import Money
 Which = Literal["some", "all", "none"]
 MOST_EFFORT: Final = 5_000.0  # of all mixes unless all are asked for, half a second or so; the rest stays open
 BENCH: Final = 250.0  # effort of the columns of a GPU type
-OPENED: Final = 1_500.0  # effort of a mix, whatever is searched in it
+OPENED: Final = 4_000.0  # effort of a mix, whatever is searched in it
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer
 LEAST_GAIN: Final = 0.9  # unless all are asked for: what two types must be likely to save, a tenth
 LEAST_SHARE: Final = 0.2  # of the peak FLOP/s, of either type
@@ -285,9 +285,9 @@ class _Table:
         """
         planner = self._planner(*(part.offer for part in one.parts))
         planner.use(self.effort)
-        self.effort.spend(OPENED)
         with self.effort.part(1 / 3):
             made = self._best(one, planner)
+        self.effort.spend(OPENED)
         made.sort(key=lambda each: (started and not _runs(each), each.time_s))
         return made[0] if made else None, not planner.left_open
 

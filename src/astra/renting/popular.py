@@ -1,6 +1,7 @@
 """What many would rent without looking: a common GPU in a common number, from a large provider.
 
-A remark beside the answer, with an effort of its own; sentences say where that was not enough.
+A remark beside the answer, with an effort of its own; sentences say where that was not enough. Models with experts are
+run as is common, with whole contexts and whole experts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from astra.money.offers import Offer
 from astra.partition.problem import Effort
-from astra.search.counts import best_on
+from astra.search.counts import are_plain, best_on
 from astra.search.front import Refined, refine
 from astra.search.offers import FoundOffer, FrontSearch, JobOf
 from astra.spec.money import Money
@@ -65,7 +66,8 @@ class _Remarks:
         step_s, strategy = self._as_elsewhere(offer, gpus)
         with self.effort.part(1 / 2):
             job, sure = self.job_of(offer, gpus), strategy is not None or len(self.found) > self.before
-            by_count = best_on(job, self.effort, upper=self.upper, found=sure, below=step_s)
+            plain = are_plain if job.model.moe is not None else None
+            by_count = best_on(job, self.effort, upper=self.upper, found=sure, below=step_s, hopeful=plain)
         if by_count.strategies[0] is not None:
             step_s, strategy = float(by_count.step_s[0]), by_count.strategies[0]
         least_s = float(by_count.open_s[0])

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from astra.options import Asked, RentOptions
 
 HORIZON_S: Final = 366 * DAY_S  # nobody waits longer for a run without saying so
+NEVER_S: Final = 1000 * HORIZON_S
 
 
 def rent(
@@ -112,7 +113,7 @@ def searched(
     base, goal = world.job, world.goal
     horizon_s = max(HORIZON_S, goal.cap if goal.objective.name == "deadline" else 0.0)
 
-    def search(most_s: float) -> FrontSearch:
+    def search(most_s: float, options: Money = options) -> FrontSearch:
         return search_front(
             shown.offers, job_of, options, effort=Effort(MOST_EFFORT), upper=world.upper, most_s=most_s,
             progress=progress,
@@ -124,8 +125,10 @@ def searched(
     if not within:  # it takes longer than anybody waits, or fits nowhere
         horizon_s, state = np.inf, search(np.inf)
         within = front_of(refine(job_of, options, state.near_front(), upper=world.upper))[:1]
-    if not within:
+    if not within and not search(np.inf, msgspec.structs.replace(options, goodput="off")).found:
         raise NoFeasiblePlan(_nothing(base, shown, most))
+    if not within or within[0].time_s > NEVER_S:
+        raise NoFeasiblePlan(_never(base))
     joined = request.mixes if "pp" in base.runtime.can.degrees else "none"  # pools are joined by pipelines
     mixed = mix(shown.mixable, job_of, options, within, most, joined, upper=world.upper, most_s=horizon_s)
     return Searched(world, shown, state, job_of, within, mixed)
@@ -163,6 +166,13 @@ def _nothing(job: Job, shown: Market, max_gpus: int) -> str:
     return (
         f"{job.model.name}: no strategy fits on up to {max_gpus:,} of any of these: {names}. Try a larger --max-gpus, "
         "GPUs with more memory, another batch, or a smaller --headroom."
+    )
+
+
+def _never(job: Job) -> str:
+    return (
+        f"{job.model.name}: nothing would end within a thousand years. Train fewer tokens, or see what is supposed of "
+        "failures: --mtbf-gpu-h, --preemptions, --restart-min."
     )
 
 

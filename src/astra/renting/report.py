@@ -18,7 +18,7 @@ from astra.money.bill import shared_range
 from astra.money.front import knee
 from astra.money.objectives import Goal
 from astra.money.offers import Market
-from astra.money.rates import STARTUP_SOURCE
+from astra.money.rates import PREEMPTED_PER_MONTH, PREEMPTION_TOLD, STARTUP_SOURCE
 from astra.money.tags import owned_usd_per_gpu_h, stale_warning
 from astra.renting.mixes import Mixed
 from astra.search.fleet.records import MixedEstimate
@@ -199,11 +199,6 @@ def _waste(one: Refined, best: list[Refined]) -> Waste | None:
 
 def _notes(found: Answer, options: Money) -> list[str]:
     best, mixed, notes = found.best, found.mixed, list[str]()
-    if mixed.cut:
-        notes.append(
-            f"Mixes that were not searched to the end, because the work allowed for them was done: {mixed.cut} of "
-            f"{mixed.planned} (--mixes all searches on)."
-        )
     for one in best:
         if len(one.parts) > 1 and isinstance(one.estimate, MixedEstimate):
             runs = ", ".join(one.estimate.runs_on) or "no runtime of the catalog"
@@ -211,6 +206,11 @@ def _notes(found: Answer, options: Money) -> list[str]:
     notes += notes_on([part for one in best for part in one.parts], found.shown, options)
     if any(part.offer.tag.market == "owned" for one in best for part in one.parts) and options.watts_per_gpu is None:
         notes.append("Energy is of the GPU boards alone; --watts-per-gpu adds their share of the server.")
+    if mixed.cut:
+        notes.append(
+            f"Mixes that were not searched to the end, because the work allowed for them was done: {mixed.cut} of "
+            f"{mixed.planned} (--mixes all searches on)."
+        )
     return notes
 
 
@@ -220,11 +220,23 @@ def notes_on(parts: Sequence[OfferPart], shown: Market, options: Money) -> list[
     if any(tag.market in MARKETS and tag.available is None for tag in tags):
         notes.append("A price does not say how many GPUs its provider has free: ask before you rely on it.")
     notes += _network_notes(parts, shown)
-    if any(tag.market == "spot" for tag in tags):
-        notes.append("Spot: waiting for a replacement of a node that was taken away is not counted.")
+    notes += _spot_notes([tag for tag in tags if tag.market == "spot"], options)
     if any(tag.startup_s is None for tag in tags) and options.startup_s is None:
         notes.append(f"Start-up is {STARTUP_SOURCE}.")
     return [*notes, *_commitments(tags)]
+
+
+def _spot_notes(tags: Sequence[PriceTag], options: Money) -> list[str]:
+    """What is assumed of machines that may be taken away."""
+    if not tags:
+        return []
+    others = sorted({tag.provider for tag in tags} - {PREEMPTION_TOLD})
+    assumed = (
+        f"how often {', '.join(others)} takes machines away is not told, and taken to be as often as "
+        f"{PREEMPTION_TOLD} does ({PREEMPTED_PER_MONTH:.0%} in a month; --preemptions); "
+    )
+    told = assumed if others and options.preemptions_per_node_day is None else ""
+    return [f"Spot: {told}waiting for a replacement is not counted, so that times and bills are floors."]
 
 
 def _network_notes(parts: Sequence[OfferPart], shown: Market) -> list[str]:
@@ -286,9 +298,12 @@ def _few_steps(world: World) -> list[str]:
 
 
 def _break_even(shown: Market, options: Money) -> list[BreakEven]:
-    """Owning against renting, for each type of one's own GPUs beside which there are offers."""
+    """Owning against renting, for each type of one's own GPUs beside which there are offers.
+
+    An hour whose price was said costs that, however much the GPUs are used.
+    """
     out = []
-    for mine in shown.offers:
+    for mine in shown.offers if options.owned else ():
         if mine.tag.market != "owned" or not any(offer.tag.market in MARKETS for offer in shown.offers):
             continue
         several = len(mine.counts) > 1

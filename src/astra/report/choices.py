@@ -89,10 +89,10 @@ def named(report: RentReport) -> list[Choice]:
     return [choice for choice in report.front if choice.roles]
 
 
-def warned(report: RentReport) -> dict[str, list[str]]:
-    """Warnings about strategies of the front, each once with the choices it is about."""
+def warned(shown: Sequence[Choice]) -> dict[str, list[str]]:
+    """Warnings about the strategies of choices, each once with the choices it is about."""
     about: dict[str, list[str]] = {}
-    for choice in report.front:
+    for choice in shown:
         for warning in dict.fromkeys(choice.warnings):
             about.setdefault(warning, []).append(choice.name)
     return about

@@ -73,7 +73,7 @@ def _rendered(
     rows = [(numbers[id(choice)], choice) for choice in shown]
     parts.append(front_table(rows, columns, report.judged_by, energy=full or report.objective in ("energy", "co2")))
     parts += [*_merged(report, shown), *strategies_below(rows, columns)]
-    parts += drawing.closing([*_about_strategies(report), *report.warnings], [])
+    parts += drawing.closing([*_about_strategies(shown), *report.warnings], [])
     if full:
         points = [(judged(choice, report.judged_by).days, judged(choice, report.judged_by).usd) for choice in shown]
         marks = [mark_of(choice) for choice in shown]
@@ -100,11 +100,10 @@ MORE: Final = (
 )
 
 
-def _about_strategies(report: RentReport) -> list[str]:
-    all_of_them = len(report.front)
+def _about_strategies(shown: Sequence[Choice]) -> list[str]:
     return [
-        f"{', '.join(names) if len(names) <= 3 else f'{len(names)} of these {all_of_them}'}: {warning}"
-        for warning, names in warned(report).items()
+        f"{', '.join(names) if len(names) <= 3 else f'{len(names)} of these {len(shown)}'}: {warning}"
+        for warning, names in warned(shown).items()
     ]
 
 
@@ -267,11 +266,16 @@ def _unused(report: RentReport) -> list[Part]:
     return [drawing.blank(), drawing.heading("Left out"), *drawing.bullets(rows)]
 
 
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def search_sentence(report: RentReport) -> str:
     """What the search did."""
     found = report.search
     out = (
-        f"Considered {found.offers:,} prices of {found.gpu_types:,} GPU types in {found.choices:,} sizes "
+        f"Considered {_several(found.offers, 'price')} of {_several(found.gpu_types, 'GPU type')} in "
+        f"{_several(found.choices, 'size')} "
         f"({show_count(found.considered)} strategies) in {show_seconds(found.seconds)}."
     )
     return f"{out} {mixes_sentence(found.mixes)}".strip()

@@ -101,7 +101,7 @@ def _evidence(report: RentReport) -> list[str]:
          choice.provenance_worst, choice.evidence)
         for choice in report.front
     ]  # fmt: skip
-    warnings = [f"{warning} ({', '.join(names)})" for warning, names in warned(report).items()]
+    warnings = [f"{warning} ({', '.join(names)})" for warning, names in warned(report.front).items()]
     return [
         table(("choice", "step time", "weakest figure", "published runs"), rows, left=(0, 2, 3)),
         bullets(warnings, "warn"),

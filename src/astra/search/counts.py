@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.columns import Column, Columns, distinct, joined, take
-from astra.cost import effects, memory, step
+from astra.cost import memory, step
 from astra.cost.pipeline import mesh_bound_s
 from astra.cost.recompute import UNSAVED, Recomputes
 from astra.cost.stage import (
@@ -29,33 +29,35 @@ from astra.cost.stage import (
     least_s,
     over_model,
     stage_costs,
+    stage_work,
 )
 from astra.cost.step import evaluate, needed_bound_s
-from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
-from astra.operators.attention import BACKWARD_FLOPS
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
-from astra.search.bounds import grids_may_fit, may_fit, products_s
+from astra.search.bounds import grids_may_fit, may_fit
 from astra.search.degrees import degrees, expert_degrees
 from astra.search.doubts import Doubts
 from astra.search.engine import Leaders
+from astra.search.least import least_passes, waits_on
 from astra.search.settle import blocks, by_depth, entries_of, growing, join_parts
 from astra.search.space import Space, cross, facts_in
 from astra.search.words import settled
-from astra.spec.job import STRAGGLING, Job
+from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 
 AT_ONCE: Final = 16  # strategies of a block that are simulated before all are costed
 MOST_PENDING: Final = 4096  # meshes put aside before the recomputes are tried on them
 MESHES, STRATEGIES = 6.0, 85.0  # costed in a unit of effort
 GRIDS: Final = 100.0  # whose room is looked at in a unit of effort
+_LOOSE: Final = 1 - 1e-9
 SHARDINGS: Final = 15.0  # whose parts are timed in a unit of effort
-_OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
+OF_THE_GPU: Final = frozenset(("memory_gib", "blackwell"))  # facts no built-in rule reads
 
-Hopeful = Callable[[Columns], Bools]  # degrees -> whether they may matter
+Hopeful = Callable[[Columns], Bools]  # degrees, with or without those of experts and micro-batches -> may they matter
+WithExperts = Callable[[dict[str, Column], dict[str, Column]], tuple[dict[str, Column], Ints]]  # as ``cross``
 Limits = Callable[[Floats], Floats]  # best step so far of each count -> the longest step of interest
 
 
@@ -73,9 +75,10 @@ class CountSpace(Space):
     """The legal grids of every count at once; ``counts`` ascend."""
 
     def __init__(
-        self, job: Job, counts: Ints, restrictions: Restrictions | None = None, hopeful: Hopeful | None = None
-    ) -> None:
-        self.counts, self._hopeful, self._unopened = counts, hopeful, 0.0
+        self, job: Job, counts: Ints, restrictions: Restrictions | None = None, hopeful: Hopeful | None = None,
+        with_experts: WithExperts = cross,
+    ) -> None:  # fmt: skip
+        self.counts, self._hopeful, self._with_experts, self._unopened = counts, hopeful, with_experts, 0.0
         self._known_below: dict[int, float] = {}
         super().__init__(job, restrictions or Restrictions())
         self.considered += round(self._unopened * len(self.mbs) * len(self._sp))
@@ -85,35 +88,38 @@ class CountSpace(Space):
         self.shards = {name: columns[name][first] for name in SHARD_COLUMNS}
         self.place = np.searchsorted(counts, self.gpus())  # of each grid's count
         self.microbatches: Ints = job.workload.global_batch // (columns["dp"] * columns["mbs"])
-        self.chunks = self._finest(columns["pp"])
 
     def _degrees(self) -> dict[str, Column]:
         """Every tp * cp * pp * dp that is one of the counts and deals the batch; expert degrees for a MoE model."""
         self.rules = tuple(rule for rule in self.rules if rule.name != "gpus")  # the table has many numbers of GPUs
         columns = degrees(self.job, self.counts, self.restrictions)
         experts = expert_degrees(self.job, self.restrictions)
-        if self._hopeful is not None:
-            columns = self._opened(columns, experts, self._hopeful)
-        return cross(columns, experts)[0]
+        if self._hopeful is None:
+            return cross(columns, experts)[0]
+        kept = np.flatnonzero(self._hopeful(columns))
+        opened, rows = self._with_experts({name: column[kept] for name, column in columns.items()}, experts)
+        good = self._hopeful(opened)
+        # Strategies of the others are counted all the same.
+        depths, place = np.unique(columns["pp"], return_inverse=True)
+        left = len(experts["ep"]) * np.bincount(place) - np.bincount(place[kept][rows[good]], minlength=len(depths))
+        self._unopened = sum(self._below(pp) * many for pp, many in zip(depths.tolist(), left.tolist(), strict=True))
+        return {name: column[good] for name, column in opened.items()}
 
-    def _opened(self, columns: dict[str, Column], experts: dict[str, Column], hopeful: Hopeful) -> dict[str, Column]:
-        """The degrees worth a look; strategies of the others are counted all the same."""
-        kept = hopeful(columns)
-        depths, many = np.unique(columns["pp"][~kept], return_counts=True)
-        below = sum(self._below(pp) * times for pp, times in zip(depths.tolist(), many.tolist(), strict=True))
-        self._unopened = below * len(experts["ep"])
-        return {name: column[kept] for name, column in columns.items()}
+    def _with(
+        self, columns: dict[str, Column], below: Floats, more: dict[str, Column], *, times: int
+    ) -> tuple[dict[str, Column], Floats, Ints]:
+        """Of whole grids, those that are worth a look."""
+        columns, below, rows = super()._with(columns, below, more, times=times)
+        if self._hopeful is None or "mbs" not in more:
+            return columns, below, rows
+        kept = self._hopeful(columns)
+        return {name: column[kept] for name, column in columns.items()}, below[kept], rows[kept]
 
     def _below(self, pp: int) -> float:
         """As for one count, worked out once for each depth."""
         if pp not in self._known_below:
             self._known_below[pp] = super()._below(pp)
         return self._known_below[pp]
-
-    def _finest(self, pp: Ints) -> Ints:
-        """Chunks of the finest interleaving the micro-batches of each grid allow."""
-        rounds = (self.microbatches >= pp) & (self.microbatches % pp == 0)
-        return np.where(rounds, len(layer_kinds(self.job.model)) // pp, 1)
 
     def gpus(self) -> Ints:
         """GPUs of each grid."""
@@ -123,7 +129,7 @@ class CountSpace(Space):
         """The same grids for another job, or None if it has others."""
         job = settled(job, self.restrictions)
         facts = facts_in(job)
-        same = all(facts[name] == value for name, value in self.facts.items() if name not in _OF_THE_GPU)
+        same = all(facts[name] == value for name, value in self.facts.items() if name not in OF_THE_GPU)
         if not same or not np.array_equal(counts, self.counts):
             return None
         other = copy(self)
@@ -159,46 +165,21 @@ def tabulate(job: Job, space: CountSpace, effort: Effort | None = None) -> Count
 
 
 def grid_bound_s(job: Job, space: CountSpace, grids: Ints, gathered: Gathered) -> Floats:
-    """No pipeline of a grid is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers.
-
-    Without interleaving a step also takes one micro-batch over all stages and m - 1 over the last one, whose share is
-    least bad where both bounds meet: the others share the rest.
-    """
+    """No pipeline of a grid is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers."""
     depth, pp = len(layer_kinds(job.model)), space.grids["pp"][grids]
     whole = over_model(job, gathered, least_s)
     layer = np.min([least_s(gathered.parts[kind]) for kind in kinds(job.model)], axis=0)[gathered.place]
     slowest = np.maximum(whole / pp, np.ceil(depth / pp) * layer)
     m = space.microbatches[grids]
-    bound_s: Floats = m * slowest
-    if space.facts["runtime"] == "megatron":
-        last = whole * np.maximum(m - pp + 1, 0) / (m + (m - 1) * (pp - 1))
-        bound_s = np.where(space.chunks[grids] == 1, np.maximum(bound_s, whole + (m - 1) * last), bound_s)
-    return bound_s
+    return np.asarray(np.maximum(m * slowest, whole * least_passes(job, m, pp)))
 
 
 def compute_bound_s(job: Job, table: CountTable) -> Floats:
     """A lower bound without communication, which holds for the GPU in any node type."""
     space, grids = table.space, table.grids
     whole = over_model(job, table.gathered, lambda part: part.forward.compute_s + part.backward.compute_s)
-    return step.least_seconds(job, space.microbatches[grids] * whole / space.grids["pp"][grids], 1.0)
-
-
-def flops_bound_s(job: Job, counts: Ints) -> Floats:
-    """By count, a lower bound that needs no table: every product and attention at the GPU's peak, nothing else."""
-    return step.least_seconds(job, products_s(job, counts) + attention_s(job, counts), waits_on(job, counts))
-
-
-def waits_on(job: Job, counts: Ints) -> Floats:
-    """By count, time with waiting for the slowest node over time without."""
-    return np.asarray(1 + STRAGGLING * np.log2(np.maximum(counts / job.pool.gpus_per_node, 1.0)))
-
-
-def attention_s(job: Job, gpus: Ints) -> Floats:
-    """Attention of a step at the peak of the GPU, on so many GPUs: two products forward, five backward."""
-    model, work, device = job.model, job.workload, job.pool.device
-    peak = max(device.peak(name) for name in {work.precision, "bf16"} & set(device.flops_per_s))
-    flops = weights_of.attention_flops_per_token(model, work.seq) * work.global_batch * work.seq
-    return effects.attention_rate(job.runtime, np.asarray((1 + BACKWARD_FLOPS) * flops / (gpus * peak), np.float64))
+    passes = least_passes(job, space.microbatches[grids], space.grids["pp"][grids])
+    return step.least_seconds(job, passes * whole, 1.0)
 
 
 def least_by_count(table: CountTable, bound_s: Floats) -> Floats:
@@ -213,9 +194,17 @@ def search_counts(job: Job, table: CountTable, limits: Limits) -> BestByCount:
     return CountSearch(job, table, limits, Effort()).go_on()
 
 
-def best_on(job: Job, effort: Effort, *, upper: bool, found: bool = False, below: float = np.inf) -> BestByCount:
+def are_plain(columns: Columns) -> Bools:
+    """Whether neither contexts nor single experts are split."""
+    return np.asarray((columns["cp"] == 1) & (columns.get("etp", 1) == 1))
+
+
+def best_on(
+    job: Job, effort: Effort, *, upper: bool, found: bool = False, below: float = np.inf,
+    hopeful: Hopeful | None = None,
+) -> BestByCount:  # fmt: skip
     """The best strategy on the GPUs of a job alone with a step below some, as ``CountSearch.go_on`` finds it."""
-    table = tabulate(job, CountSpace(job, np.array([job.pool.gpus])), effort)
+    table = tabulate(job, CountSpace(job, np.array([job.pool.gpus]), hopeful=hopeful), effort)
     search = CountSearch(job, table, lambda best_s: np.full(len(best_s), below), effort, upper=upper)
     return search.go_on(found=found)
 
@@ -298,9 +287,16 @@ class CountSearch(Leaders):
         self._effort.spend(len(meshes) / MESHES)
         at = np.searchsorted(table.grids, grid)
         place, parts = table.place[at], table.gathered.take(at)
+        work = stage_work(self.job, meshes, parts)
+        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, work), table.waits[place])
+        least_doubts = self._least_s[at] / table.bound_s[at]
+        rows = np.flatnonzero(bound_s * least_doubts * _LOOSE < self.limit_s(place))
+        if not len(rows):  # most of them are too slow, whatever they hold
+            return
+        meshes, parts, place, bound_s = meshes.take(rows), parts.take(rows), place[rows], bound_s[rows]
         costs = stage_costs(self.job, meshes, parts)
         doubts = self._doubts.of_each(meshes.columns, self.space.shardings, place)
-        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, costs), table.waits[place]) * doubts.min(axis=1)
+        bound_s = bound_s * doubts.min(axis=1)
         open_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
         fits = self.least_reserved(meshes, costs) <= self.job.limit_bytes
         possible = np.flatnonzero(fits & (bound_s < self.limit_s(place)))

@@ -50,9 +50,12 @@ class Doubts:
         return found
 
 
-def least_doubt(job: Job, *, upper: bool) -> float:
-    """The least of any strategy of a job."""
-    return least_factor(kind_at(job, 0)) if upper else 1.0
+def least_doubts(job: Job, counts: Ints, *, upper: bool) -> Floats:
+    """By count, the least of any strategy."""
+    if not upper:
+        return np.ones(len(counts))
+    first, alike = _told_apart(job, counts)
+    return np.array([least_factor(kind_at(job.on(gpus), 0)) for gpus in counts[first].tolist()])[alike]
 
 
 def _told_apart(job: Job, counts: Ints) -> tuple[Ints, Ints]:

@@ -1,17 +1,18 @@
-"""The least that a sample takes with a tp and cp, whatever else a strategy chooses: quick floors first.
+"""The least that a sample takes with each way to shard layers, whatever else a strategy chooses: quick floors first.
 
 A step does the GPU-seconds of all its samples, and a micro-batch goes through all layers there and back, one after
 another; weight gradients alone may wait.
 
-The first floor is that of the same GPU in another node, without communication. The second has the node's own, and
-whole experts alone: splitting one sends more and repeats nothing less, so that at most the matrix products can be
-quicker, and those no quicker than the GPU's peak. The third has every way to split experts.
+The first floor is that of the same GPU in another node, without communication. The second has the node's own; where
+experts are split it is that of whole ones, as splitting sends more and repeats nothing less: at most the matrix
+products can be quicker, and those no quicker than the GPU's peak. The third has every way to split experts. Each is
+worked out for those alone that the one before leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,14 +28,163 @@ from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import check
 from astra.search.bounds import layer_bytes, products_s
-from astra.search.counts import SHARDINGS
+from astra.search.counts import OF_THE_GPU, SHARDINGS
 from astra.search.degrees import expert_degrees
 from astra.search.space import cross, divisors
 from astra.spec.job import Job
 
 CHECKED: Final = 300.0  # rows in a unit of effort
+PAIRS, EXPERTS, SHARDS = ("tp", "cp"), ("tp", "cp", "ep", "etp"), ("tp", "cp", "ep", "etp", "sp", "mbs")
 
-Floor = Callable[[Ints], Floats]  # [2, pair] tp and cp -> [2, pair] GPU-seconds of a sample, seconds of a micro-batch
+
+class Floor(NamedTuple):
+    """Ways to shard, and what each takes at least."""
+
+    rows: Columns
+    sample_s: Floats  # GPU-seconds of a sample
+    through_s: Floats  # seconds of a micro-batch through all layers
+
+    def take(self, some: Bools) -> Floor:
+        """Some of them."""
+        return Floor(
+            {name: column[some] for name, column in self.rows.items()}, self.sample_s[some], self.through_s[some]
+        )
+
+
+class ShardNumbers:
+    """ShardNumbers for ways to shard, by some of their columns; the same for every job of a search."""
+
+    def __init__(self, job: Job) -> None:
+        moe, work = job.model.moe, job.workload
+        values: dict[str, Sequence[int]] = {
+            "tp": divisors(job.model.heads),
+            "cp": divisors(work.seq),
+            "ep": divisors(moe.experts) if moe else (1,),
+            "etp": divisors(moe.ffn) if moe else (1,),
+            "sp": (0, 1),
+            "mbs": divisors(work.global_batch),
+        }
+        self._sizes = {name: len(some) for name, some in values.items()}
+        self._places = {name: np.zeros(some[-1] + 1, np.int64) for name, some in values.items()}
+        for name, some in values.items():
+            self._places[name][list(some)] = np.arange(len(some))
+
+    def of(self, columns: Columns, names: Sequence[str]) -> Ints:
+        """The number of each row."""
+        number = np.zeros(1, np.int64)
+        for name in names:
+            number = number * self._sizes[name] + self._places[name][columns[name].astype(np.int64, copy=False)]
+        return np.asarray(number)
+
+    def size(self, names: Sequence[str]) -> int:
+        """How many there are."""
+        return prod(self._sizes[name] for name in names)
+
+    def least(self, floor: Floor, names: Sequence[str]) -> Floats:
+        """[2, number] the least of the rows of each number; infinite where there is none."""
+        out, number = np.full((2, self.size(names)), np.inf), self.of(floor.rows, names)
+        for least, seconds in zip(out, (floor.sample_s, floor.through_s), strict=True):
+            np.minimum.at(least, number, seconds)
+        return out
+
+
+class SharedFloors:
+    """What the jobs of one search have in common."""
+
+    def __init__(self) -> None:
+        self.rows: dict[object, tuple[dict[str, Column], Floats]] = {}  # by facts: ways that are legal, and their bytes
+        self.compute: dict[str, Floats] = {}  # by GPU: [2, number] without communication; zero where nobody asked
+
+
+class Floors:
+    """The floors of one job."""
+
+    def __init__(
+        self, job: Job, restrictions: Restrictions, columns: Columns, shared: SharedFloors, effort: Effort
+    ) -> None:
+        self.job, self._shared, self._effort = job, shared, effort
+        self._restrictions, self._columns = restrictions, columns
+        self.numbers = ShardNumbers(job)
+
+    def opened(self) -> Floor:
+        """Every way to shard that is legal and may fit; nothing is known of what it takes."""
+        job, pairs = self.job, np.unique(np.stack([self._columns[name] for name in PAIRS]), axis=1)
+        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+        key = pairs.tobytes(), *(value for name, value in sorted(facts.items()) if name not in OF_THE_GPU)
+        if key not in self._shared.rows:
+            rows = self._legal_rows(pairs, facts)
+            self._effort.spend(len(rows["tp"]) / CHECKED)
+            self._shared.rows[key] = rows, layer_bytes(job, rows)
+        rows, bytes_needed = self._shared.rows[key]
+        fits = memory.fits(job, bytes_needed)
+        nothing = np.zeros(int(fits.sum()))
+        return Floor({name: column[fits] for name, column in rows.items()}, nothing, nothing)
+
+    def closer_and_closer(self) -> Iterator[Callable[[Floor], Floor]]:
+        """What makes floors closer, one after another."""
+        if self.job.pool.device.name in self._shared.compute:
+            yield self._as_elsewhere
+        if effects.clock_follows_power(self.job.runtime):  # the clock ties the products' time to all others
+            yield self._with_all
+            return
+        yield self._with_whole_experts
+        if (expert_degrees(self.job, self._restrictions)["etp"] > 1).any():
+            yield self._with_all
+
+    def _as_elsewhere(self, floor: Floor) -> Floor:
+        """What the same GPU takes in any node."""
+        known = self._shared.compute[self.job.pool.device.name]
+        return Floor(floor.rows, *known[:, self.numbers.of(floor.rows, SHARDS)])
+
+    def _with_whole_experts(self, floor: Floor) -> Floor:
+        """Communication in this node with experts that are not split, and products at the peak where some are."""
+        rows = dict(floor.rows)
+        alike = self.numbers.of(rows | {"etp": np.ones_like(rows["etp"])}, SHARDS)
+        _, first, place = np.unique(alike, return_index=True, return_inverse=True)
+        few = {name: column[first] for name, column in rows.items()}
+        work = self._work(few | {"etp": np.ones_like(few["etp"])}).take(place)
+        at_peak_s = float(products_s(self.job, np.asarray(1))) / self.job.workload.global_batch
+        spared_s = np.where(rows["etp"] > 1, np.maximum(work.products_s - at_peak_s / work.share, 0.0), 0.0)
+        if self.job.pool.device.name not in self._shared.compute:
+            found = np.zeros((2, self.numbers.size(SHARDS)))
+            found[:, self.numbers.of(rows, SHARDS)] = work.floor_s(work.compute_s - spared_s)
+            self._shared.compute[self.job.pool.device.name] = found
+        return Floor(rows, *work.floor_s(work.whole_s - spared_s))
+
+    def _with_all(self, floor: Floor) -> Floor:
+        """Every way to split experts; those of whole ones are known unless the clock follows the power."""
+        known = (floor.rows["etp"] == 1) & (not effects.clock_follows_power(self.job.runtime))
+        work = self._work({name: column[~known] for name, column in floor.rows.items()})
+        sample_s, through_s = floor.sample_s.copy(), floor.through_s.copy()
+        sample_s[~known], through_s[~known] = work.floor_s(work.whole_s)
+        return Floor(floor.rows, sample_s, through_s)
+
+    def _legal_rows(self, pairs: Ints, facts: dict[str, object]) -> dict[str, Column]:
+        """All else a strategy chooses for each tp and cp, as far as no rule refuses it; what has dp and pp is left."""
+        job, allowed = self.job, self._restrictions.filter
+        rules = tuple(rule for rule in rules_of(job.runtime) if rule.name != "gpus")
+        rows: dict[str, Column] = dict(zip(PAIRS, pairs, strict=True))
+        more: tuple[dict[str, Column], ...] = (
+            {"sp": np.array(list(allowed("sp", (False, True))), bool)},
+            {"mbs": np.array(list(allowed("mbs", divisors(job.workload.global_batch))), np.int64)},
+            expert_degrees(job, self._restrictions),
+        )
+        for choices in more:
+            rows, _ = cross(rows, choices)
+            legal = check(rows, facts, rules).ok
+            rows = {name: column[legal] for name, column in rows.items()}
+        flash = allowed("flash", (False, True))[-1]  # as in a table of many counts
+        return rows | {"flash": np.full(len(rows["tp"]), flash)}
+
+    def _work(self, rows: Columns) -> _LayerWork:
+        """What each row takes."""
+        if not len(rows["tp"]):
+            return _LayerWork(*(np.zeros(0) for _ in _LayerWork._fields))
+        parts = gather_parts(self.job, rows)
+        self._effort.spend(len(rows["tp"]) / SHARDINGS)
+        figures = (least_s, _waiting_s, _compute_s, _products_s)
+        whole_s, waiting_s, compute_s, products_s = (over_model(self.job, parts, figure) for figure in figures)
+        return _LayerWork(whole_s, waiting_s, compute_s, products_s, rows["tp"] * rows["cp"] / rows["mbs"])
 
 
 class _LayerWork(NamedTuple):
@@ -46,113 +196,13 @@ class _LayerWork(NamedTuple):
     products_s: Floats  # matrix products alone
     share: Floats  # what they times this are GPU-seconds of a sample
 
-    def floor_s(self, seconds: Floats, pair: Ints, pairs: int) -> Floats:
-        """[2, pair] the least of the rows of each pair; infinite where there is none."""
-        out = np.full((2, pairs), np.inf)
-        np.minimum.at(out[0], pair, seconds * self.share)
-        np.minimum.at(out[1], pair, np.maximum(seconds - self.waiting_s, 0.0))
-        return out
+    def take(self, rows: Ints) -> _LayerWork:
+        """Some of the rows."""
+        return _LayerWork(*(column[rows] for column in self))
 
-
-class Floors:
-    """The floors of one job. ``known`` has what jobs of the same search left behind, on the same GPU or on any."""
-
-    def __init__(
-        self, job: Job, restrictions: Restrictions, columns: Columns, known: dict[bytes, Floats], effort: Effort
-    ) -> None:
-        self.job, self._known, self._effort = job, known, effort
-        self._columns = columns
-        self._experts = expert_degrees(job, restrictions)
-        self._mbs = np.array(list(restrictions.filter("mbs", divisors(job.workload.global_batch))), np.int64)
-        self._sp = np.array(list(restrictions.filter("sp", (False, True))), bool)
-        self._flash = restrictions.filter("flash", (False, True))[-1]  # as in a table of many counts
-
-    @cached_property
-    def _pairs(self) -> Ints:
-        """Every tp and cp; where one table holds all counts nobody asks."""
-        return np.unique(np.stack([self._columns["tp"], self._columns["cp"]]), axis=1)
-
-    @cached_property
-    def _name(self) -> bytes:
-        return self.job.pool.device.name.encode() + self._pairs.tobytes()
-
-    def closer_and_closer(self) -> Iterator[Floor]:
-        """Floors to try one after another, each for the pairs that the one before leaves."""
-        if self._name in self._known:
-            yield lambda pairs: self._of_pairs(self._known[self._name], pairs)
-        if len(set(self._experts["etp"].tolist())) > 1 and not effects.clock_follows_power(self.job.runtime):
-            yield self._with_whole_experts
-        yield self._with_all
-
-    def _of_pairs(self, table: Floats, pairs: Ints) -> Floats:
-        """Entries of a table over all pairs."""
-        most = int(pairs[1].max()) + 1 if pairs.size else 1
-        most = max(most, int(self._pairs[1].max()) + 1)
-        at = np.searchsorted(self._pairs[0] * most + self._pairs[1], pairs[0] * most + pairs[1])
-        return np.asarray(table[:, at])
-
-    def _leave(self, pairs: Ints, floor_s: Floats) -> None:
-        """For other nodes with this GPU; only a floor of all pairs is worth keeping."""
-        if pairs.shape == self._pairs.shape:
-            self._known.setdefault(self._name, floor_s)
-
-    def _with_whole_experts(self, pairs: Ints) -> Floats:
-        """Communication in this node with experts that are not split, and products at the peak where some may be."""
-        rows, pair = self._rows(pairs)
-        splits = len(self._experts["etp"]) // len(set(self._experts["ep"].tolist()))
-        able = self._able(rows, pairs).reshape(-1, splits).any(axis=1)
-        rows = {name: column[::splits][able] for name, column in rows.items()}
-        work = self._work(rows | {"etp": np.ones_like(rows["ep"])})
-        at_peak_s = float(products_s(self.job, np.asarray(1))) / self.job.workload.global_batch
-        spared_s = np.maximum(work.products_s - at_peak_s / work.share, 0.0)
-        of_pairs = pair[::splits][able], pairs.shape[1]
-        self._leave(pairs, work.floor_s(work.compute_s - spared_s, *of_pairs))
-        return work.floor_s(work.whole_s - spared_s, *of_pairs)
-
-    def _with_all(self, pairs: Ints) -> Floats:
-        """Every way to split experts."""
-        rows, pair = self._rows(pairs)
-        able = self._able(rows, pairs)
-        work = self._work({name: column[able] for name, column in rows.items()})
-        self._leave(pairs, work.floor_s(work.compute_s, pair[able], pairs.shape[1]))
-        return work.floor_s(work.whole_s, pair[able], pairs.shape[1])
-
-    def _rows(self, pairs: Ints) -> tuple[dict[str, Column], Ints]:
-        """All else a strategy chooses for each pair, ways to split experts innermost; and the pair of each row."""
-        rows: dict[str, Column] = {"tp": pairs[0], "cp": pairs[1], "pair": np.arange(pairs.shape[1])}
-        rows, _ = cross(rows, {"sp": self._sp})
-        rows, _ = cross(rows, {"mbs": self._mbs})
-        legal = self._legal(rows)
-        rows, _ = cross({name: column[legal] for name, column in rows.items()}, self._experts)
-        pair = np.asarray(rows.pop("pair"), np.int64)
-        return rows | {"flash": np.full(len(pair), self._flash)}, pair
-
-    def _able(self, rows: Columns, pairs: Ints) -> Bools:
-        """Whether a row of some pairs is legal and may fit."""
-        ok = self._legal(rows)
-        key = pairs.tobytes() + ok.tobytes()  # all else is the same for every job of a search
-        if key not in self._known:
-            self._effort.spend(len(rows["tp"]) / CHECKED)
-            self._known[key] = layer_bytes(self.job, {name: column[ok] for name, column in rows.items()})
-        ok[ok] = memory.fits(self.job, self._known[key])
-        return ok
-
-    def _legal(self, rows: Columns) -> Bools:
-        """Whether no rule refuses a row; the number of GPUs is not known yet."""
-        job = self.job
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
-        rules = tuple(rule for rule in rules_of(job.runtime) if rule.name != "gpus")
-        return check({name: column for name, column in rows.items() if name != "pair"}, facts, rules).ok
-
-    def _work(self, rows: Columns) -> _LayerWork:
-        """What each row takes."""
-        if not len(rows["tp"]):
-            return _LayerWork(*(np.zeros(0) for _ in _LayerWork._fields))
-        parts = gather_parts(self.job, rows)
-        self._effort.spend(len(rows["tp"]) / SHARDINGS)
-        figures = (least_s, _waiting_s, _compute_s, _products_s)
-        whole_s, waiting_s, compute_s, products_s = (over_model(self.job, parts, figure) for figure in figures)
-        return _LayerWork(whole_s, waiting_s, compute_s, products_s, rows["tp"] * rows["cp"] / rows["mbs"])
+    def floor_s(self, seconds: Floats) -> Floats:
+        """[2, row] of a sample and of a micro-batch."""
+        return np.stack([seconds * self.share, np.maximum(seconds - self.waiting_s, 0.0)])
 
 
 def _waiting_s(part: Part) -> Floats:

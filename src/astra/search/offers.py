@@ -19,7 +19,7 @@ from astra.money.bill import checkpoint_bytes, outlook, run_usd, startup_s
 from astra.money.front import first_dominated, front
 from astra.money.offers import Offer
 from astra.partition.problem import Effort
-from astra.provenance import Floats, Ints
+from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.search.blocks import CountStream
 from astra.search.counts import (
@@ -28,20 +28,23 @@ from astra.search.counts import (
     CountSpace,
     CountTable,
     Limits,
+    are_plain,
     compute_bound_s,
-    flops_bound_s,
     least_by_count,
     tabulate,
 )
-from astra.search.doubts import Doubts, least_doubt
+from astra.search.doubts import Doubts, least_doubts
+from astra.search.floors import SharedFloors
+from astra.search.least import flops_bound_s
 from astra.spec.job import Job
 from astra.spec.money import Money
 from astra.spec.strategy import Strategy
 
 ROUNDING: Final = 1e-9  # figures of one choice, worked out in different orders
-# Of a search over offers and counts, ten seconds or so. Dense models end far below it; of models with experts that
-# stopped at a fifth of it, the cheapest choice found cost a tenth too much.
+# Of a search over offers and counts, ten seconds or so; few come near. Of models with experts that stopped at a fifth
+# of it, the cheapest choice found cost a tenth too much.
 MOST_EFFORT: Final = 130_000.0
+BEGUN: Final = 3  # GPU types with large tables whose plainest grids are searched before any others
 LEAST_SHARE: Final = 0.15  # of the effort left, for one turn
 _DONE: Final = object()
 
@@ -72,7 +75,8 @@ class OfferSearch:
         nodes = -(-offer.counts // offer.node.gpus)
         self.known = bool(np.isfinite(steps))  # how long the run is
         slower = waiting(job, options, offer.counts, nodes, offer.tag.market)
-        self._step_runs_s = slower * (steps if self.known else 1.0)  # seconds of the run for each of a step
+        with np.errstate(over="ignore"):  # it would never end
+            self._step_runs_s = slower * (steps if self.known else 1.0)  # seconds of the run for each of a step
         self._fixed_s = (startup_s(options, offer.tag, nodes) + options.idle_s) * self.known
         self._gpus = gpus
         self.usd_per_s = gpus * offer.tag.usd_per_gpu_h / 3600 + options.storage_usd_per_s
@@ -94,8 +98,9 @@ class OfferSearch:
         return run_usd(self._options, self.offer.tag, self._gpus[at], time_s)
 
     def step_of(self, time_s: Floats | float) -> Floats:
-        """The step from which the run takes so long; below zero where start-up alone does."""
-        return (time_s - self._fixed_s) / self._step_runs_s
+        """The step from which the run takes so long; below zero where start-up alone does, zero if it never ends."""
+        ends = np.isfinite(self._step_runs_s)
+        return np.divide(time_s - self._fixed_s, self._step_runs_s, out=np.zeros(len(ends)), where=ends)
 
     def dominated_s(self, times: Floats, dollars: Floats) -> Floats:
         """The step from which a row of times and dollars is no worse."""
@@ -115,8 +120,10 @@ class FrontSearch:
         self._effort = effort or Effort()
         self._spaces: list[CountSpace] = []
         self._tables: dict[str, list[CountTable]] = {}  # by GPU: bounds that hold in any node, without the parts
-        self._floors: dict[bytes, Floats] = {}
+        self._floors = SharedFloors()
         self._least_s: dict[int, Floats] = {}  # by offer
+        self._doubts: dict[int, Floats] = {}  # likewise
+        self._begun: set[str] = set()  # GPUs whose plainest grids were looked at
         self._best: dict[tuple[int, int], FoundOffer] = {}  # by offer and count
         self._offer_searches: list[OfferSearch] = []
         self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
@@ -131,10 +138,14 @@ class FrontSearch:
     def least_s(self, job: Job, offer: Offer) -> Floats:
         """By count, a lower bound of what a step is ranked by that needs no table."""
         if id(offer) not in self._least_s:
-            # Of one count the least doubt is worth its time; of many a table tells it better.
-            doubt = least_doubt(job, upper=self._upper) if len(offer.counts) == 1 else 1.0
-            self._least_s[id(offer)] = flops_bound_s(job, offer.counts) * doubt
+            self._least_s[id(offer)] = flops_bound_s(job, offer.counts) * self._doubts_of(job, offer)
         return self._least_s[id(offer)]
+
+    def _doubts_of(self, job: Job, offer: Offer) -> Floats:
+        """By count, the least that any step is doubted."""
+        if id(offer) not in self._doubts:
+            self._doubts[id(offer)] = least_doubts(job, offer.counts, upper=self._upper)
+        return self._doubts[id(offer)]
 
     def turns(self, offer: Offer) -> Iterator[None]:
         """Search an offer in every count it is sold in, a table at a time."""
@@ -148,7 +159,10 @@ class FrontSearch:
             self.passed += 1
             return
         self._offer_searches.append(offer_search)
-        stream = CountStream(job, offer.counts, self._restrictions, self._floors, self._effort, able)
+        doubts = self._doubts_of(job, offer)
+        stream = CountStream(job, offer.counts, self._restrictions, self._floors, self._effort, able, doubts)
+        if not stream.whole and self._begin(offer_search, able):
+            yield
         search_counts: CountSearch | None = None
         while not self._effort.over or not self._best:
             counts = stream.next(self.limit_s(offer_search)) if search_counts is None else None
@@ -159,16 +173,35 @@ class FrontSearch:
                 search_counts = self._search(offer_search, stream, counts)
             if search_counts is None:
                 return
-            before = search_counts.evaluated
-            with self._effort.part(self.share):
-                by_count = search_counts.go_on(found=bool(self._best))
-            self.evaluated += search_counts.evaluated - before
-            self.add_counts(offer_search, by_count)
+            by_count = self._go_on(offer_search, search_counts)
             offer_search.open_s[offer_search.at(by_count.counts)] = by_count.open_s
             if not np.isfinite(by_count.open_s).any():
                 search_counts = None
             yield
         offer_search.open_s = np.minimum(offer_search.open_s, stream.open_s())
+
+    def _begin(self, offer_search: OfferSearch, able: Bools) -> bool:
+        """Search the plainest grids of a few GPU types alone, which are soon found and seldom far from the best."""
+        job, counts = offer_search.job, offer_search.offer.counts
+        nodes = counts // counts[0]
+        counts = counts[able & (nodes & (nodes - 1) == 0)]
+        begun = job.pool.device.name in self._begun or len(self._begun) == BEGUN
+        if begun or not len(counts):
+            return False
+        self._begun.add(job.pool.device.name)
+        table = tabulate(job, CountSpace(job, counts, self._restrictions, hopeful=are_plain), self._effort)
+        search = CountSearch(job, table, self.limits(offer_search, table), self._effort, upper=self._upper)
+        self._go_on(offer_search, search)
+        return True
+
+    def _go_on(self, offer_search: OfferSearch, search_counts: CountSearch) -> BestByCount:
+        """A turn of some counts of an offer."""
+        before = search_counts.evaluated
+        with self._effort.part(self.share):
+            by_count = search_counts.go_on(found=bool(self._best))
+        self.evaluated += search_counts.evaluated - before
+        self.add_counts(offer_search, by_count)
+        return by_count
 
     def _search(self, offer_search: OfferSearch, stream: CountStream, counts: Ints) -> CountSearch | None:
         """The search of some counts; nobody else keeps its table, which is large."""
@@ -184,7 +217,7 @@ class FrontSearch:
         job, limit_s = offer_search.job, self.limit_s(offer_search)
         if not stream.whole:
             space = CountSpace(
-                job, counts, self._restrictions, hopeful=lambda columns: stream.hopeful(columns, limit_s)
+                job, counts, self._restrictions, lambda columns: stream.hopeful(columns, limit_s), stream.with_experts
             )
             return tabulate(job, space, self._effort)
         counts = counts[self._elsewhere_s(job, counts) < limit_s[offer_search.at(counts)]]

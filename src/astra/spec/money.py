@@ -48,7 +48,9 @@ class Money(Fielded, frozen=True, kw_only=True):
                                "only offers of regions that begin so, and of those that name none")
     ] = ()  # fmt: skip
     prices: Annotated[
-        str | None, Field(kinds.file("a CSV file of offers"), "a CSV of offers that replace the catalog's")
+        str | None, Field(kinds.file("a CSV file of offers"),
+                          "a CSV of offers, beside the catalog's and in place of those for the same provider, "
+                          "instance, GPU and market")
     ] = None  # fmt: skip
     usd_per_gpu_h: Annotated[float | None, Field(_PRICE, "a price of your own")] = None
     price: Annotated[
@@ -80,7 +82,7 @@ class Money(Fielded, frozen=True, kw_only=True):
         float, Field(kinds.share(), "owned hardware: share of its life in which it trains")
     ] = 1.0  # fmt: skip
     staff_usd_per_gpu_year: Annotated[
-        float, Field(_AMOUNT, "owned hardware: people, space and upkeep", flag="--staff-usd")
+        float, Field(_AMOUNT, "owned hardware: people, space and upkeep, for each GPU and year", flag="--staff-usd")
     ] = 0.0  # fmt: skip
     capital_rate: Annotated[
         float, Field(kinds.fraction(below=1.0), "owned hardware: yearly cost of the capital in it, such as 8%")
