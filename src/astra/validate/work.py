@@ -30,24 +30,38 @@ _TASKS: Final = (
     (r"^(?:sft|(?:full )?fine-?tun(?:e|ing))$", "finetune"),
     (r"^(?:lora|peft)$", "lora"),
 )
+_ACCUMULATED: Final = re.compile(
+    r"(?:\bgrad(?:ient)?s?[ _-]?acc\w*(?:[ _]steps)?|\bGAS?)\s*[=: ]\s*(\d+)\b"
+    r"|\b(\d+)\s*(?:gradient[ -])?accumulation steps",
+    re.IGNORECASE,
+)
 _SILENT: Final = ("", "unknown", "amp", "mixed", "mixed precision", "n/a", "-")
 
 
-def degrees_of(row: Row, gpus: int, filled: list[str]) -> Degrees:
+def accumulated(notes: str) -> int | None:
+    """Micro-batches of a step on a rank, where the notes of a run tell how gradients are accumulated."""
+    found = _ACCUMULATED.search(notes)
+    return int(found.group(1) or found.group(2)) if found else None
+
+
+def degrees_of(row: Row, gpus: int, notes: str, filled: list[str]) -> Degrees:
     """The numbers of the strategy."""
     cp, ep = degree(row, "cp") or 1, degree(row, "ep") or 1
     vp, mbs, stated = degree(row, "vp"), degree(row, "mbs"), degree(row, "dp")
     tp, pp = _splits(row, gpus, cp * (stated or 1), filled)
     if vp is None and pp > 1:
         filled.append("virtual stages not stated: taken as 1")
-    if mbs is None:
-        filled.append("micro-batch not stated: taken as 1")
     if gpus % (tp * pp * cp):
         raise Missing("tp*pp*cp does not divide the GPUs")
     dp = gpus // (tp * pp * cp)
+    if mbs is None:
+        batch, pieces = count(row, "gbs") or 0, dp * (accumulated(notes) or 0)
+        mbs = batch // pieces if pieces and batch and batch % pieces == 0 else 1
+        known = pieces and batch == mbs * pieces
+        filled.append(f"micro-batch not stated: {'from the batch and its accumulation' if known else 'taken as 1'}")
     if stated is not None and stated != dp:
         filled.append("dp stated does not multiply to the GPUs: taken as GPUs/(tp*pp*cp)")
-    return Degrees(tp, pp, vp or 1, cp, ep, dp, mbs or 1)
+    return Degrees(tp, pp, vp or 1, cp, ep, dp, mbs)
 
 
 def _splits(row: Row, gpus: int, others: int, filled: list[str]) -> tuple[int, int]:
@@ -63,7 +77,7 @@ def _splits(row: Row, gpus: int, others: int, filled: list[str]) -> tuple[int, i
     return needed(row, "tp", "tensor-parallel degree"), needed(row, "pp", "pipeline degree")
 
 
-def batch_of(row: Row, gpus: int, seq: int, filled: list[str]) -> int:
+def batch_of(row: Row, degrees: Degrees, gpus: int, seq: int, notes: str, filled: list[str]) -> int:
     """Samples of a step."""
     given = count(row, "gbs")
     if given is not None:
@@ -72,6 +86,9 @@ def batch_of(row: Row, gpus: int, seq: int, filled: list[str]) -> int:
     if rate and step:
         filled.append("batch not stated: from tokens per second and step time")
         return max(round(rate * gpus * step / seq), 1)
+    if (times := accumulated(notes)) is not None:
+        filled.append("batch not stated: from the micro-batch and its accumulation")
+        return degrees.mbs * degrees.dp * times
     raise Missing("incomplete: global batch is missing")
 
 
