@@ -4,9 +4,9 @@
 and makes the table from which error bars come.
 
 Runtimes with the same kernels share their constants, so that a source is predicted by those of its kin, which lean on
-all other sources where the kin has few runs. A source without kin is predicted as an unknown framework would be: with the
-constants that suit all other sources best, the host of torch's own layers, and nothing that was learned from its own
-runs. What is counted from a framework's code stays.
+all other sources where the kin has few runs. A source without kin is predicted as an unknown framework would be: with
+the constants that suit all other sources best, the host of torch's own layers, and nothing that was learned from its
+own runs. What is counted from a framework's code stays.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _read(row: Row, identity: str, source: str, requests: dict[tuple[object, ...
     )
     filled += [assumed] if assumed else []
     runtime, cluster = runtimes.runtime(name), cluster_of(row, filled)
-    degrees = degrees_of(row, cluster.gpus, notes, filled)
+    degrees = degrees_of(row, cluster.gpus, runtime, notes, filled)
     seq = needed(row, "seq_len", "sequence length")
     model, how = model_in(row, seq, notes, filled)
     filled.append(f"model {model.name}: {how}")
