@@ -62,6 +62,8 @@ KIN: Final = {
     "nemo": "megatron",
     "megatron-bridge": "megatron",
     "torchtitan-2024": "torchtitan",
+    "torchtitan-2025": "torchtitan",
+    "composer": "fsdp-eager",
     "torchtitan-eager": "fsdp-eager",
 }
 SAMPLE: Final = 40  # runs of a source that constants are found on
