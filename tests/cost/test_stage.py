@@ -10,8 +10,10 @@ from hypothesis import given
 from astra.catalog import runtimes
 from astra.catalog.clusters import parse_gpus
 from astra.columns import take
+from astra.cost import gathered
 from astra.cost.stage import StageCosts, gather_parts, join_meshes, stage_costs
 from astra.layers.weights import count, tied_head_weights
+from astra.provenance import Floats
 from astra.search.detail import as_row
 from astra.search.space import Space
 from astra.spec.job import Job
@@ -124,3 +126,20 @@ def test_what_collectives_queue_grows_with_the_lag_of_the_gpu() -> None:
     assert kept[0] <= kept[2] < 1.001 * kept[0] < kept[1]
     one = [habits(2, Strategy(dp=2), queued_activations=copies).kept_whole.item() for copies in (0.0, 2.0)]
     assert one[0] == one[1]
+
+
+def test_what_collectives_queue_is_bounded_by_the_queue_of_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many micro-batches a rank holds; where none follow those that fill the pipeline, it is that of one."""
+
+    def queued(mbs: int) -> Floats:
+        strategy, quick = Strategy(tp=2, pp=2, sp=True, mbs=mbs), {"launch_s": 1e-9, "backward_s": 1e-9}
+        kept, without = (habits(4, strategy, queued_activations=copies, **quick) for copies in (2.0, 0.0))
+        return (kept.kept_whole - without.kept_whole) * kept.in_flight / mbs
+
+    first, last = queued(1)[0]
+    assert first == pytest.approx(2 * last)  # the first stage holds two micro-batches
+    assert queued(8)[0] == pytest.approx([last, last])  # two of 8 samples fill the pipeline
+    monkeypatch.setattr(gathered, "QUEUED_LAUNCHES", 50)
+    bounded = queued(1)[0]
+    assert bounded[0] == pytest.approx(bounded[1])
+    assert bounded[0] < last

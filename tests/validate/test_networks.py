@@ -39,6 +39,37 @@ from astra.validate.pools import pool_of
         ("3200Gb/s total, 8x400", None, 3200),
         ("PCIe-NIC: 500 GB/s", None, None),
         ("TCP", "tcp", None),
+        ("4x HDR200", "infiniband", 800),
+        ("NDR 400 x8 rail-optimized", "infiniband", 3200),
+        ("EFA v2 3200Gbps", "efa", 3200),
+        ("AWS EFA 400Gb/s (p4d.24xlarge)", "efa", 400),
+        ("RoCEv2 2x200G", "roce", 400),
+        ("100GbE TCP", "tcp", 100),
+        ("8x BlueField-3 400GbE", "roce", 3200),
+        ("4x CX-8 800G per tray", "infiniband", 3200),
+        ("Slingshot-11 4x200", "roce", 800),
+        ("HPE Slingshot-11 (4x 25GB/s)", "roce", 800),
+        ("Slingshot 11, 4 x 200 Gbps", "roce", 800),
+        ("IB EDR dual-port", "infiniband", 200),
+        ("dual-rail EDR InfiniBand", "infiniband", 200),
+        ("8x 400 Gb/s NDR, non-blocking fat tree", "infiniband", 3200),
+        ("8 ConnectX-6 HDR InfiniBand adapters", "infiniband", 1600),
+        ("eight 400 Gb/s NDR ports", "infiniband", 3200),
+        ("InfiniBand 200 Gb/s x 8", "infiniband", 1600),
+        ("8x ConnectX-7 (3.2Tb/s)", "infiniband", 3200),
+        ("GPUDirect-TCPXO 8x200Gbps", "roce", 1600),
+        ("10 Gigabit Ethernet", "tcp", 10),
+        ("10GigE", "tcp", 10),
+        ("100Gb Ethernet x2", "tcp", 200),
+        ("Omni-Path 100", "infiniband", 100),
+        ("Azure ND96asr v4 (8x200 Gb/s HDR IB)", "infiniband", 1600),
+        ("50 GB/s per NIC, 8 NICs", None, 3200),
+        ("400 Gb/s per NIC (8 NICs per node)", None, 3200),
+        ("4 NICs x 100 Gb/s", None, 400),
+        ("single 100Gb/s NIC", None, 100),
+        ("one 200Gb/s HDR NIC per 2 GPUs", "infiniband", 800),
+        ("IB NDR, 1 NIC per 2 GPUs", "infiniband", 1600),
+        ("1.6 Tbps InfiniBand (8 x 200)", "infiniband", 1600),
     ],
 )
 def test_phrases(text: str, kind: str | None, gigabits: float | None) -> None:
@@ -58,6 +89,11 @@ def test_phrases(text: str, kind: str | None, gigabits: float | None) -> None:
         ("NDR", "dgx-a100", 8 * 200),  # which has HDR ports
         ("IB EDR 100Gb/s", "dgx-a100", 8 * 100),
         ("FDR", "dgx-a100", 8 * 56),
+        ("Mellanox HDR 4X", "dgx-a100", 8 * 200),  # lanes, not ports
+        ("200Gbps IB", "dgx-a100", 8 * 200),  # what each of its GPUs has
+        ("400Gb/s InfiniBand", "dgx-h100", 8 * 400),
+        ("100 Gb/s InfiniBand", "dgx-a100", 100),  # a network of the whole node
+        ("NVL72 + CX-8 800G", "dgx-b300", 8 * 800),
     ],
 )
 def test_a_generation_alone_is_a_port_for_each_gpu(text: str, node: str, gigabits: float) -> None:
@@ -71,11 +107,30 @@ def test_a_generation_alone_is_a_port_for_each_gpu(text: str, node: str, gigabit
     ("text", "times"),
     [
         ("8x400Gb/s", 1), ("8x400Gb/s, 2:1 oversubscribed", 2), ("RoCE 3200Gb/s, oversubscription 1:4", 4),
-        ("HDR 200Gb/s blocking factor 3", 3),
+        ("HDR 200Gb/s blocking factor 3", 3), ("IB HDR, 1:2 oversubscribed fat-tree", 2), ("tapered 2:1 Clos", 2),
+        ("oversubscription ratio of 4:1", 4), ("NDR non-blocking, 8x400Gb/s", 1), ("blocking 8x400Gb/s", 1),
     ],
 )  # fmt: skip
 def test_oversubscription_is_the_stated_one(text: str, times: float) -> None:
     assert read_network(text, 8).oversubscription == times
+
+
+def test_a_stated_oversubscription_is_kept_where_no_rate_is() -> None:
+    node = hardware.node_type("dgx-h100")
+    assert links_of(node, 8, "", read_network("1:2 oversubscribed fat-tree", 8))[-1].oversubscription == 2
+
+
+@pytest.mark.parametrize(
+    ("near", "kind", "gigabytes"),
+    [
+        ("NVLink3 600GB/s, PCIe Gen4", "nvswitch", 300),  # the bus leads to the host
+        ("NVLink 300GB/s per direction", "nvswitch", 300),
+        ("PCIe Gen4", "pcie", 31.5),
+    ],
+)
+def test_links_inside_a_node(near: str, kind: str, gigabytes: float) -> None:
+    link = links_of(hardware.node_type("dgx-a100"), 8, near, read_network("", 8))[0]
+    assert (link.kind, link.bytes_per_s) == (kind, gigabytes * 1e9)
 
 
 def test_a_stated_network_inherits_no_oversubscription() -> None:

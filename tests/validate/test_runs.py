@@ -40,6 +40,70 @@ def run(**changes: str) -> Run:
     return found
 
 
+@pytest.mark.parametrize(
+    ("changes", "batch", "mbs"),
+    [
+        ({"gbs": "", "mbs": "2", "notes": "grad accum = 8"}, 64, 2),
+        ({"gbs": "", "notes": "16 gradient accumulation steps"}, 64, 1),
+        ({"mbs": "", "notes": "GA=8"}, 64, 2),
+        ({"mbs": "", "notes": "fp32 grad accum; 1f1b"}, 64, 1),
+        ({"gbs": "4M tokens"}, 1024, 1),
+    ],
+)
+def test_batches_by_what_tables_give_instead(changes: dict[str, str], batch: int, mbs: int) -> None:
+    found = run(**changes)
+    assert (found.request.batch, found.strategy.mbs) == (batch, mbs)
+    assert any("batch" in rule for rule in found.filled)
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus", "degrees"),
+    [
+        ({"num_gpus": ""}, 16, (2, 2, 4)),
+        ({"pp": "", "dp": ""}, 16, (2, 1, 8)),
+        ({"tp": "", "pp": "", "dp": "", "framework": "fsdp"}, 16, (1, 1, 16)),
+    ],
+)
+def test_degrees_that_are_left_out(changes: dict[str, str], gpus: int, degrees: tuple[int, int, int]) -> None:
+    found = run(**changes)
+    assert found.job.pool.gpus == gpus
+    assert (found.strategy.tp, found.strategy.pp, found.strategy.dp) == degrees
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "value"),
+    [
+        ("measured_step_time_s", "3500 ms", 3.5),
+        ("measured_step_time_s", "~3.5s", 3.5),
+        ("measured_peak_mem_gb", "75.2 GiB", 75.2),
+        ("measured_peak_mem_gb", "71,680 MiB", 70.0),
+        ("seq_len", "8k", 8192),
+    ],
+)
+def test_numbers_with_units(column: str, cell: str, value: float) -> None:
+    found = run(**{column: cell})
+    read = {"measured_step_time_s": found.measured.step_s, "measured_peak_mem_gb": found.measured.peak_gib}
+    assert read.get(column, found.request.seq) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "shard"),
+    [
+        ({"zero_stage_or_dist_opt": "zero1 over 2 ranks"}, 2),
+        ({"zero_stage_or_dist_opt": "megatron-fsdp(zero3) group=2"}, 2),
+        ({"zero_stage_or_dist_opt": "HSDP", "tp": "1", "pp": "1", "dp": "16"}, 8),
+        ({"zero_stage_or_dist_opt": "zero1 over all dp ranks"}, 0),
+    ],
+)
+def test_states_sharded_inside_groups(changes: dict[str, str], shard: int) -> None:
+    assert run(**changes).strategy.shard == shard
+
+
+@pytest.mark.parametrize(("text", "fused"), [("FA2", True), ("sdpa", True), ("unfused", False), ("0", False)])
+def test_attention_by_the_words_of_tables(text: str, fused: bool) -> None:
+    assert run(flash_attn=text, framework="deepspeed").strategy.flash == fused
+
+
 def test_a_full_row() -> None:
     found = run()
     assert (found.id, found.source, found.job.pool.gpus) == ("mine-0001", "mine", 16)
@@ -67,6 +131,8 @@ def test_a_full_row() -> None:
         ("NVIDIA GeForce RTX 4090", "24", "RTX4090"),
         ("A10G", "24", "A10G"),
         ("L40S", "48", "L40S"),
+        ("8x A100", "80", "A100-SXM4-80GB"),
+        ("ND A100 v4", "40", "A100-SXM4-40GB"),
     ],
 )
 def test_gpus_by_the_words_of_tables(text: str, memory_gb: str, name: str) -> None:
@@ -114,6 +180,9 @@ def test_precisions_by_the_words_of_tables(text: str, on_hopper: str | None, on_
         ("full block 8", "recompute=full method=block recompute_layers=8"),
         ("every other layer", "recompute=full method=block recompute_layers=8"),
         ("selective (core attention)", "recompute=selective"),
+        ("selective: moe_act, layernorm", "recompute=selective:moe_act,layernorm"),
+        ("every layer", "recompute=full"),
+        ("50%", "recompute=full method=block recompute_layers=8"),
         ("no activation checkpointing", "recompute=none"),
         ("without recompute", "recompute=none"),
         ("off", "recompute=none"),
@@ -128,8 +197,12 @@ def test_recompute_by_the_words_of_tables(text: str, wanted: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "stage"), [("HSDP", 3), ("ZeRO++", 3), ("zero-infinity", 3), ("sharded optimizer", 1), ("off", 0)]
-)
+    ("text", "stage"),
+    [
+        ("HSDP", 3), ("ZeRO++", 3), ("zero-infinity", 3), ("sharded optimizer", 1), ("off", 0),
+        ("FSDP (SHARD_GRAD_OP)", 2), ("fully sharded", 3), ("optimizer state sharding", 1), ("ZeRO-Offload", 2),
+    ],
+)  # fmt: skip
 def test_sharding_by_the_words_of_tables(text: str, stage: int) -> None:
     found = run(zero_stage_or_dist_opt=text)
     assert found.strategy.zero == stage
@@ -138,7 +211,14 @@ def test_sharding_by_the_words_of_tables(text: str, stage: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "task"),
-    [("Pre-training", "pretrain"), ("training", "pretrain"), ("Fine-tuning", "finetune"), ("PEFT", "lora")],
+    [
+        ("Pre-training", "pretrain"),
+        ("training", "pretrain"),
+        ("continued pretraining", "pretrain"),
+        ("Fine-tuning", "finetune"),
+        ("full-parameter finetuning", "finetune"),
+        ("PEFT", "lora"),
+    ],
 )
 def test_tasks_by_the_words_of_tables(text: str, task: str) -> None:
     assert run(task=text).request.task == task
@@ -155,6 +235,9 @@ def test_tasks_by_the_words_of_tables(text: str, task: str) -> None:
         ("axolotl", "fsdp-eager"),
         ("GPT-NeoX", "deepspeed"),
         ("InternLM", "internevo"),
+        ("mcore", "megatron"),
+        ("MaxText", "pytorch"),
+        ("OLMo", "fsdp-eager"),
     ],
 )
 def test_frameworks_by_the_words_of_tables(framework: str, runtime: str) -> None:

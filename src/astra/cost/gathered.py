@@ -11,6 +11,7 @@ import numpy as np
 from astra.axes import AXES, Axis
 from astra.columns import Columns, each
 from astra.cost import effects
+from astra.cost.host import QUEUED_LAUNCHES, launches
 from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.parts import Direction, Part
 from astra.layers.kinds import LayerKind, layer_kinds
@@ -127,18 +128,24 @@ class StageTimes:
                 seconds = seconds + module.sends[axis.name] * self._shown_s(part.forward, axis)
         return seconds
 
-    def queued_bytes(self, job: Job, shard: Shard, microbatches: Ints) -> Floats:
+    def queued_bytes(self, job: Job, shard: Shard, microbatches: Ints, alive: Floats) -> Floats:
         """Activations a rank's collectives keep reserved per micro-batch, as far as the GPU lags behind the host.
 
-        The activations of later micro-batches are cut from what earlier ones leave behind; one alone leaves it whole.
+        The host is no further ahead than the queue of launches is long, however many layers and micro-batches a rank
+        holds. What the micro-batches that fill a pipeline leave behind, the activations of the next are cut from: where
+        no more follow, that of one stays.
         """
         tp, tokens = shard.tp[self._index], shard.tokens[self._index]
         each = effects.queued_activations(job.runtime, tp, tokens, job.model.hidden)
         if not each.any():
             return np.zeros(self.forward.shape)
-        several = microbatches > 1
-        columns = [np.where(several, each * self._lag(part), 0.0) for part in self._by_kind]
-        return over_stages(self._table, [*columns, np.zeros(len(self._index)), np.zeros(len(self._index))])
+        nothing = np.zeros(len(self._index))
+        queued = over_stages(self._table, [*(each * self._lag(part) for part in self._by_kind), nothing, nothing])
+        whole = over_stages(self._table, [*(each for _ in self._by_kind), nothing, nothing])
+        issued = [launches(job, part.forward.host_s, part.backward.host_s)[self._index] for part in self._by_kind]
+        most = whole * QUEUED_LAUNCHES / np.maximum(over_stages(self._table, [*issued, nothing, nothing]), 1.0)
+        steady = (microbatches > self._columns["pp"])[:, None]
+        return np.minimum(np.where(steady, alive * queued, queued), most) / np.maximum(alive, 1.0)
 
     def _lag(self, part: Part) -> Floats:
         """Near 1 where a layer keeps the GPU busy for longer than the host needs to issue it, near 0 where shorter."""

@@ -19,6 +19,15 @@ from astra.spec.runtime import Runtime
 GRAPHED_S: Final = 2e-6
 
 
+QUEUED_LAUNCHES: Final = 1024  # that the driver takes before a launch waits for the GPU
+
+
+def launches(job: Job, forward_s: Floats, backward_s: Floats) -> Floats:
+    """Operators a part launches in both passes, from the host's time for each."""
+    forward, backward = (max(price_s, 1e-9) for price_s in launch_s(job))
+    return forward_s / forward + backward_s / backward
+
+
 def launch_s(job: Job) -> tuple[float, float]:
     """The host's time for one operator, forward and backward.
 

@@ -211,11 +211,12 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     memory, held = StageMemory(job, gathered, table), _held(job, gathered, table)
     shards, expert_shards = shard_groups(job, columns, expert_groups(columns)[0])
     whole, checkpoint, largest = memory.layers("whole"), memory.layers("checkpoint"), memory.largest("whole")
-    graphed = graph_bytes(job, checkpoint, work.in_flight / columns["vp"][:, None])
+    alive = work.in_flight / columns["vp"][:, None]
+    graphed = graph_bytes(job, checkpoint, alive)
     ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return StageCosts(
         *work,
-        kept_whole=whole + times.queued_bytes(job, gathered.shard, work.microbatches),
+        kept_whole=whole + times.queued_bytes(job, gathered.shard, work.microbatches, alive),
         kept_modules=memory.modules(job),
         kept_checkpoint=checkpoint,
         layer_whole=largest,

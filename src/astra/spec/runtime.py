@@ -123,6 +123,7 @@ class Usual(Spec, frozen=True, kw_only=True):
 
     called: tuple[Line, ...] = ()  # what tables of runs call it, in lower case
     eager: Name = ""  # the runtime it is where a run says "no compile",
+    compiled: Name = ""  # where it says torch.compile,
     unfused: Name = ""  # and where it says that attention is not fused; empty: itself
     before: dict[Line, Name] = msgspec.field(default_factory=dict)  # what it was before a month, such as 2025-04
     precision: Literal["", "bf16", "fp16", "tf32"] = ""  # empty: bf16, or fp16 on a GPU without

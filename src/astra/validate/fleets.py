@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import lru_cache
 from typing import Final
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.spec.cluster import Cluster, Pool
-from astra.validate.cells import Missing, Row, count, needed, number, words_of
+from astra.validate.cells import Missing, Row, count, degree, needed, number, words_of
 from astra.validate.pools import pool_of
 
 # "12xV100-SXM2-16GB (3x p3.8xlarge)": how many of which, and the servers they are in.
@@ -22,7 +23,7 @@ def cluster_of(row: Row, filled: list[str]) -> Cluster:
     gpu, memory = words_of(row, "gpu_type"), number(row, "gpu_mem_gb")
     if not gpu:
         raise Missing("incomplete: GPU type is missing")
-    gpus, per_node = needed(row, "num_gpus", "number of GPUs"), count(row, "gpus_per_node")
+    gpus, per_node = _gpus(row, filled), count(row, "gpus_per_node")
     near, far = words_of(row, "intra_node_link"), words_of(row, "inter_node_link")
     cluster = _cluster(gpu, memory, gpus, per_node, near, far)
     node = cluster.pools[0].node
@@ -31,6 +32,15 @@ def cluster_of(row: Row, filled: list[str]) -> Cluster:
     if not far and gpus > node.gpus:
         filled.append(f"network between nodes not stated: as {node.name}")
     return cluster
+
+
+def _gpus(row: Row, filled: list[str]) -> int:
+    """How many GPUs; where a row gives every degree instead, their product."""
+    degrees = [degree(row, name) for name in ("tp", "pp", "dp")]
+    if count(row, "num_gpus") is None and None not in degrees:
+        filled.append("number of GPUs not stated: the product of the degrees")
+        return math.prod(size for size in (*degrees, degree(row, "cp")) if size)
+    return needed(row, "num_gpus", "number of GPUs")
 
 
 @lru_cache(maxsize=1024)

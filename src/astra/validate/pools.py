@@ -36,7 +36,7 @@ def pool_of(gpu: str, memory_gb: float | None, gpus: int, per_node: int | None, 
     """The pool; an InputError where the GPU is not one Astra knows."""
     known = find_device(gpu, memory_gb)
     network = read_network(far, per_node or 8)
-    base = _nearest_node(known, per_node, network)
+    base = _node_called(gpu) or _nearest_node(known, per_node, network)
     size = per_node or base.gpus
     if gpus > size and gpus % size:
         size = math.gcd(gpus, size)
@@ -64,10 +64,13 @@ def find_device(text: str, memory_gb: float | None) -> Device:
 
 
 def _chip(text: str, chips: set[str]) -> str:
-    """The longest chip that the first words of a text name; a number goes on to its end: an L40 is no L4."""
-    words = [fold(word) for word in re.split(r"[\s\-_/(),]+", text) if word]
-    starts = ["".join(words[: number + 1]) for number in range(len(words))]
-    return max((chip for chip in chips for start in starts if _names(start, chip)), key=len, default="")
+    """The longest chip that a text names, as soon as it names one; a number goes on to its end: an L40 is no L4."""
+    words = [fold(word) for word in re.split(r"[\s\-_/(),]+", re.sub(r"^\d+\s*x\s*", "", text)) if word]
+    for first in range(len(words)):  # the first words, or later ones: ND A100 v4
+        starts = ["".join(words[first : last + 1]) for last in range(first, len(words))]
+        if found := [chip for chip in chips for start in starts if _names(start, chip)]:
+            return max(found, key=len)
+    return ""
 
 
 def _names(start: str, chip: str) -> bool:
@@ -111,7 +114,9 @@ def _nearest_node(device: Device, per_node: int | None, network: Network) -> Nod
 
     def distance(node: NodeType) -> tuple[bool, bool, float, bool]:
         far = node.links[-1] if node.links else None
-        rate = abs(math.log(far.bytes_per_s * node.gpus / network.bytes_per_s)) if far and network.bytes_per_s else 0.0
+        rates = (network.bytes_per_s, network.port_bytes_per_s and network.port_bytes_per_s * node.gpus)
+        apart = [abs(math.log(far.bytes_per_s * node.gpus / rate)) for rate in rates if far and rate]
+        rate = min(apart, default=0.0)
         other_kind = network.kind is not None and (far is None or far.kind != network.kind)
         return per_node is not None and node.gpus != per_node, other_kind, rate, node.name != usual.name
 

@@ -104,11 +104,11 @@ def _read(row: Row, identity: str, source: str, requests: dict[tuple[object, ...
     )
     filled += [assumed] if assumed else []
     runtime, cluster = runtimes.runtime(name), cluster_of(row, filled)
-    degrees = degrees_of(row, cluster.gpus, filled)
+    degrees = degrees_of(row, cluster.gpus, runtime, notes, filled)
     seq = needed(row, "seq_len", "sequence length")
     model, how = model_in(row, seq, notes, filled)
     filled.append(f"model {model.name}: {how}")
-    batch = batch_of(row, cluster.gpus, seq, filled)
+    batch = batch_of(row, degrees, cluster.gpus, seq, notes, filled)
     work = {"batch": batch, "seq": seq, "runtime": name}
     work |= precision_of(words_of(row, "precision").lower(), cluster, runtime, filled)
     work |= task_of(words_of(row, "task").lower(), runtime, notes, filled)

@@ -22,15 +22,20 @@ _FED: Final = next(rule.frameworks for rule in RULES if rule.name == "stages_fed
 
 # ZeRO's stages by other names.
 _STAGES: Final = (
-    ("hybrid", 3), ("full_shard", 3), ("fsdp", 3), ("hsdp", 3), ("zero++", 3), ("infinity", 3), ("shard_grad", 2),
-    ("dist", 1), ("sharded optimizer", 1), ("optimizer sharding", 1),
+    ("shard_grad", 2), ("hybrid", 3), ("full_shard", 3), ("fully shard", 3), ("fsdp", 3), ("hsdp", 3), ("zero++", 3),
+    ("infinity", 3), ("offload", 2), ("dist", 1), ("sharded optimizer", 1), ("optimizer sharding", 1),
+    ("optimizer state sharding", 1),
 )  # fmt: skip
+# Groups of ranks that states are sharded over, told by their size or as the GPUs of a node.
+_GROUP: Final = re.compile(r"over (\d+) ranks|group(?: size)?[=: ]+(\d+)")
+_NODE: Final = re.compile(r"hsdp|hybrid|(?:in|within a?) ?node|per node")
+_FLASH: Final = ((r"eager|unfused|math", False), (r"\bfa[- ]?\d?\b|flash|sdpa|cudnn|xformers|fused", True))
 # Recompute in words: the kind that a text names first in this order.
 _KINDS: Final = (
     (r"^(?:no|none|without|w/o|off|disabled)\b", "none"),
-    (r"every (?:other|second)|\bhalf\b", "half"),
+    (r"every (?:other|second)|\bhalf\b|\b50 ?%", "half"),
     (r"selective|\bsac\b|core[_ ]?att|^attention", "selective"),
-    (r"full|block|uniform|checkpoint", "full"),
+    (r"full|block|uniform|checkpoint|every layer|all layers", "full"),
 )
 
 
@@ -76,6 +81,8 @@ def runtime_of(framework: str, version: str, notes: str, flash: str) -> tuple[st
         return usual.unfused, ""
     if usual.eager and "no compile" in notes.lower():
         return usual.eager, ""
+    if usual.compiled and re.search(r"(?<!no )(?:torch[. ]compile|\bcompiled\b)", notes.lower()):
+        return usual.compiled, ""
     month = re.search(r"20\d\d-\d\d", version)
     older = [month_of for month_of in usual.before if month and month.group() < month_of]
     return usual.before[min(older)] if older else name, ""
@@ -99,8 +106,11 @@ def strategy_of(world: World, degrees: Degrees, settings: RunSettings) -> tuple[
     usual = runtime.usual
     sp = _switch(settings.sp, usual.sp and degrees.tp > 1, "sp", filled) and degrees.tp > 1
     fields: dict[str, Any] = degrees._asdict() | {"sp": sp, "zero": _zero(settings.zero, runtime, filled)}
-    fields |= _recompute(settings, usual, model, degrees, filled)
-    fields["flash"] = _switch(settings.flash, usual.flash, "flash attention", filled)
+    if fields["zero"]:
+        fields["shard"] = _group(settings.zero, world.job.pool.node.gpus, degrees)
+    fields |= _recompute(settings, runtime, model, degrees, filled)
+    flash = next((str(on) for words, on in _FLASH if re.search(words, settings.flash.lower())), settings.flash)
+    fields["flash"] = _switch(flash, usual.flash, "flash attention", filled)
     fields["schedule"] = "interleaved" if degrees.vp > 1 and degrees.pp > 1 else "1f1b"
     if fields["schedule"] == "1f1b":
         fields["vp"] = 1
@@ -138,11 +148,20 @@ def _zero(text: str, runtime: Runtime, filled: list[str]) -> int:
     return runtime.usual.zero
 
 
+def _group(text: str, node_gpus: int, degrees: Degrees) -> int:
+    """Data-parallel ranks that states are sharded over; 0: all, where a text does not say less."""
+    words = text.lower()
+    stated = _GROUP.search(words)
+    near = max(node_gpus // (degrees.tp * degrees.cp * degrees.pp), 1) if _NODE.search(words) else 0
+    ranks = int(stated.group(1) or stated.group(2)) if stated else near
+    return ranks if 1 < ranks < degrees.dp and degrees.dp % ranks == 0 else 0
+
+
 def _recompute(
-    settings: RunSettings, usual: Usual, model: ModelSpec, degrees: Degrees, filled: list[str]
+    settings: RunSettings, runtime: Runtime, model: ModelSpec, degrees: Degrees, filled: list[str]
 ) -> dict[str, Any]:
-    words = settings.recompute.strip().lower()
-    stated = switch(words)
+    words, usual = settings.recompute.strip().lower(), runtime.usual
+    stated, modules = switch(words), tuple(name for name in runtime.can.modules if re.search(rf"\b{name}\b", words))
     kind = next((kind for pattern, kind in _KINDS if re.search(pattern, words)), "")
     if stated is not None:
         kind = "full" if stated else "none"
@@ -154,6 +173,8 @@ def _recompute(
     if kind == "full" and (block := re.search(r"block\D*(\d+)|(\d+) (?:layers|blocks)", words)):
         layers = min(int(block.group(1) or block.group(2)), -(-model.layers // (degrees.pp * degrees.vp)))
         return {"recompute": "full", "method": "block", "recompute_layers": max(layers, 1)}
+    if modules and kind in ("", "selective"):
+        return {"recompute": "selective", "modules": modules if modules != ("core_attn",) else ()}
     if kind:
         return {"recompute": kind}
     if words not in ("", "unknown"):

@@ -10,7 +10,7 @@ from astra.spec.cluster import Cluster
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
 from astra.spec.workload import PRECISIONS
-from astra.validate.cells import Missing, Row, count, degree, needed, number
+from astra.validate.cells import Missing, Row, count, degree, needed, number, words_of
 from astra.validate.strategies import Degrees
 
 # Precisions as tables call them; the first that a text has is meant, so that those of fewer bits come first.
@@ -26,31 +26,52 @@ _CALLED: Final = (
     (r"tf32|fp32|float32", "tf32"),
 )
 _TASKS: Final = (
-    (r"^(?:pre-?)?train(?:ing)?$", "pretrain"),
-    (r"^(?:sft|(?:full )?fine-?tun(?:e|ing))$", "finetune"),
-    (r"^(?:lora|peft)$", "lora"),
+    (r"^(?:lora|peft)\b", "lora"),
+    (r"^(?:sft|(?:full|supervised)?[- ]?(?:parameter )?fine-?tun(?:e|ing))$", "finetune"),
+    (r"^(?:continu(?:ed|al) )?(?:pre-?)?train(?:ing)?$", "pretrain"),
 )
+_ACCUMULATED: Final = re.compile(
+    r"(?:\bgrad(?:ient)?s?[ _-]?acc\w*(?:[ _]steps)?|\bGAS?)\s*[=: ]\s*(\d+)\b"
+    r"|\b(\d+)\s*(?:gradient[ -])?accumulation steps",
+    re.IGNORECASE,
+)
+_TOKENS: Final = re.compile(r"~?(\d+(?:\.\d+)?)\s*([km]?)\s*tok(?:en)?s?", re.IGNORECASE)
+_THOUSANDS: Final = {"": 1, "k": 2**10, "m": 2**20}  # of a power of two, as batches are
 _SILENT: Final = ("", "unknown", "amp", "mixed", "mixed precision", "n/a", "-")
 
 
-def degrees_of(row: Row, gpus: int, filled: list[str]) -> Degrees:
+def accumulated(notes: str) -> int | None:
+    """Micro-batches of a step on a rank, where the notes of a run tell how gradients are accumulated."""
+    found = _ACCUMULATED.search(notes)
+    return int(found.group(1) or found.group(2)) if found else None
+
+
+def degrees_of(row: Row, gpus: int, runtime: Runtime, notes: str, filled: list[str]) -> Degrees:
     """The numbers of the strategy."""
     cp, ep = degree(row, "cp") or 1, degree(row, "ep") or 1
     vp, mbs, stated = degree(row, "vp"), degree(row, "mbs"), degree(row, "dp")
-    tp, pp = _splits(row, gpus, cp * (stated or 1), filled)
+    tp, pp = _splits(row, gpus, cp * (stated or 1), filled, shards=runtime.usual.zero == 3)
     if vp is None and pp > 1:
         filled.append("virtual stages not stated: taken as 1")
-    if mbs is None:
-        filled.append("micro-batch not stated: taken as 1")
     if gpus % (tp * pp * cp):
         raise Missing("tp*pp*cp does not divide the GPUs")
     dp = gpus // (tp * pp * cp)
+    if mbs is None:
+        batch, pieces = _given(row), dp * (accumulated(notes) or 0)
+        mbs = batch // pieces if pieces and batch and batch % pieces == 0 else 1
+        known = pieces and batch == mbs * pieces
+        filled.append(f"micro-batch not stated: {'from the batch and its accumulation' if known else 'taken as 1'}")
     if stated is not None and stated != dp:
         filled.append("dp stated does not multiply to the GPUs: taken as GPUs/(tp*pp*cp)")
-    return Degrees(tp, pp, vp or 1, cp, ep, dp, mbs or 1)
+    return Degrees(tp, pp, vp or 1, cp, ep, dp, mbs)
 
 
-def _splits(row: Row, gpus: int, others: int, filled: list[str]) -> tuple[int, int]:
+def _given(row: Row) -> int:
+    """Samples of a step where a row says so; 0 where it does not, or in tokens."""
+    return 0 if _TOKENS.fullmatch(words_of(row, "gbs")) else count(row, "gbs") or 0
+
+
+def _splits(row: Row, gpus: int, others: int, filled: list[str], *, shards: bool) -> tuple[int, int]:
     """Tensor and pipeline degree; one that is silent follows from the GPUs, where the other degrees leave no choice."""
     tp, pp = degree(row, "tp"), degree(row, "pp")
     if tp is None and pp is None and others == gpus:
@@ -60,11 +81,20 @@ def _splits(row: Row, gpus: int, others: int, filled: list[str]) -> tuple[int, i
         filled.append("tp or pp not stated: from the GPUs and the other degrees")
         rest = gpus // (others * (tp or pp or 1))
         return tp or rest, pp or rest
+    if tp is not None and pp is None:
+        filled.append("pp not stated: 1, where tp is")
+        return tp, 1
+    if tp is None and pp is None and shards:
+        filled.append("tp and pp not stated: 1, as the framework shards weights instead")
+        return 1, 1
     return needed(row, "tp", "tensor-parallel degree"), needed(row, "pp", "pipeline degree")
 
 
-def batch_of(row: Row, gpus: int, seq: int, filled: list[str]) -> int:
+def batch_of(row: Row, degrees: Degrees, gpus: int, seq: int, notes: str, filled: list[str]) -> int:
     """Samples of a step."""
+    if tokens := _TOKENS.fullmatch(words_of(row, "gbs")):
+        filled.append("batch stated in tokens")
+        return max(round(float(tokens.group(1)) * _THOUSANDS[tokens.group(2).lower()] / seq), 1)
     given = count(row, "gbs")
     if given is not None:
         return given
@@ -72,6 +102,9 @@ def batch_of(row: Row, gpus: int, seq: int, filled: list[str]) -> int:
     if rate and step:
         filled.append("batch not stated: from tokens per second and step time")
         return max(round(rate * gpus * step / seq), 1)
+    if (times := accumulated(notes)) is not None:
+        filled.append("batch not stated: from the micro-batch and its accumulation")
+        return degrees.mbs * degrees.dp * times
     raise Missing("incomplete: global batch is missing")
 
 
