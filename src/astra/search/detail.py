@@ -13,7 +13,7 @@ import numpy as np
 
 from astra.answer import Estimate, Range, StageEstimate
 from astra.axes import AXES
-from astra.columns import Column, each, from_strategy
+from astra.columns import Column, Columns, each, from_strategy
 from astra.cost import memory, step
 from astra.cost.between import Replicas
 from astra.cost.gathered import Layout, Layouts, layout
@@ -127,21 +127,26 @@ def estimate(
 
 def _estimates(job: Job, rows: Sequence[Row], timed: Sequence[Gathered], user_rules: Sequence[Rule]) -> list[Estimate]:
     """Rows that say the same words, in full."""
-    timed = timed or [gather_parts(job, {name: _together(rows, name) for name in SHARD_COLUMNS})]
+    timed = timed or [gather_parts(job, shardings_of(rows))]
     own = [parts_of(job, row.meshes.columns, timed) for row in rows]
     stages: dict[int, StageCosts] = {}
     for parts in {id(one.parts): one for one in own}.values():
         some = [place for place, one in enumerate(own) if one.parts is parts.parts]
         place = np.concatenate([own[at].place for at in some])
-        stages |= dict(zip(some, _stages_of(job, [rows[at] for at in some], parts._replace(place=place)), strict=True))
+        stages |= dict(zip(some, stages_of(job, [rows[at] for at in some], parts._replace(place=place)), strict=True))
     return [_with_stages(job, row, own[place], stages[place], user_rules) for place, row in enumerate(rows)]
+
+
+def shardings_of(rows: Sequence[Row]) -> Columns:
+    """The columns that parts depend on, of some rows."""
+    return {name: _together(rows, name) for name in SHARD_COLUMNS}
 
 
 def _together(rows: Sequence[Row], name: str) -> Column:
     return np.concatenate([row.meshes.columns[name] for row in rows])
 
 
-def _stages_of(job: Job, rows: Sequence[Row], gathered: Gathered) -> list[StageCosts]:
+def stages_of(job: Job, rows: Sequence[Row], gathered: Gathered) -> list[StageCosts]:
     """The stages of each row, every rank apart."""
     columns = {name: _together(rows, name) for name in rows[0].meshes.columns}
     meshes = Meshes(columns, np.arange(len(rows)), Layouts(row.layout for row in rows))

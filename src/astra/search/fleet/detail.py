@@ -64,9 +64,17 @@ class CostedSegment(NamedTuple):
     met_s: float = 0.0  # a step's part of the weights' meeting after local steps
 
 
-def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
-    """The record of one strategy; the caller has checked it with ``check_strategy``."""
-    groups = [costed_group(fleet, strategy, group, user_rules) for group in strategy.groups]
+CostedGroups = dict[tuple[object, ...], list["CostedSegment"]]  # by all that they depend on
+
+
+def estimate(
+    fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule] = (), known: CostedGroups | None = None
+) -> MixedEstimate:
+    """The record of one strategy; the caller has checked it with ``check_strategy``.
+
+    ``known``: groups of other strategies of the same fleet and rules, which may be in this one too.
+    """
+    groups = [_costed_once(fleet, strategy, group, user_rules, known) for group in strategy.groups]
     pipelines = [_simulated(fleet, group, costed) for group, costed in zip(strategy.groups, groups, strict=True)]
     lines = fleet.cluster.lines
     line_s = busiest_s(crossings(fleet.cluster, fleet.names, fleet.job, strategy)) if lines else 0.0
@@ -91,6 +99,19 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     around |= {"local": met_s} if met_s else {}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
     return summary(fleet, strategy, records, stages, _known(fleet, strategy, groups), total_s, causes)
+
+
+def _costed_once(
+    fleet: Fleet, strategy: MixedStrategy, group: Group, user_rules: Sequence[Rule], known: CostedGroups | None
+) -> list[CostedSegment]:
+    """The segments of a group, of which only those that share a state or reduce together ask what the others are."""
+    if known is None or strategy.shares or (len(strategy.groups) > 1 and _alike(strategy)):
+        return costed_group(fleet, strategy, group, user_rules)
+    beside = len(strategy.groups), slowest_wire(fleet, strategy)
+    key = (group, *beside, strategy.zero, strategy.overlap, strategy.sp, strategy.flash, strategy.local)
+    if key not in known:
+        known[key] = costed_group(fleet, strategy, group, user_rules)
+    return known[key]
 
 
 def costed_group(
@@ -207,7 +228,11 @@ def _parts(fleet: Fleet, place: int, job: Job, row: detail.Row) -> Gathered:
         at = columns.shards.row(tp=strategy.tp, cp=strategy.cp, ep=strategy.ep, mbs=strategy.mbs)
         if at is not None:
             return columns.gathered.take(np.array([at]))
-    return gather_parts(job, row.meshes.columns)
+    return (
+        fleet.tables[place].of(job).rows(job, row.meshes.columns)
+        if fleet.tables
+        else gather_parts(job, row.meshes.columns)
+    )
 
 
 def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> Strategy:

@@ -33,6 +33,7 @@ IMITATED: Final = 2  # groups of each pool whose shape is tried on the others
 CUT: Final = 3  # groups of each part of a pool that is cut
 ROUNDS: Final = 3  # of looking for shares that come out more even
 NEAREST: Final = 6  # shares of all pools together that are looked at in a round, and one more of each
+LEAST_NEW: Final = 0.1  # rounds of micro-batches that a share must bring, as far as it is near
 MOST_GRIDS: Final = 500_000  # of strategies that are searched: of few experts and few GPUs less than a second
 SLACK: Final = 0.98  # of the time by rates: a share may run at a better rate than the whole batch
 
@@ -157,8 +158,9 @@ class GroupSearch:
 
         With more than a pool can do in that time, or with less than the others leave, nothing ends sooner.
         """
-        most = {pool: min(int(best_s * rate / SLACK), self.batch) for pool, rate in rates.items()}
-        spare, before, wire = sum(most.values()) - self.batch, self.menus.groups, self._wire_of(rates)
+        wire, wanted = self._wire_of(rates), list[Asked]()
+        most = {pool: min(int(self._able(pool, counts[pool], best_s, wire) / SLACK), self.batch) for pool in rates}
+        spare = sum(most.values()) - self.batch
         for pool, able in most.items():
             if not able:
                 continue
@@ -166,12 +168,20 @@ class GroupSearch:
             window, middle = np.arange(max(able - spare, 1), able + 1), able * self.batch / sum(most.values())
             near = (1 - abs(window - middle) / (spare + 1)) * np.minimum(window / middle, middle / window)
             for _ in range(NEAREST // len(most) + 1):
-                worth = near * self.menus.fresh(pool, gpus, window, wire)
-                if worth.max(initial=0.0) <= 0:
+                worth = near * self.menus.fresh(pool, gpus, window, wire, wanted)
+                if worth.max(initial=0.0) < LEAST_NEW:
                     break
-                share = int(window[worth.argmax()])
-                self._ask(self._asked(pool, gpus, share, wire), self._step_s(pool, gpus, best_s))
-        return self.menus.groups > before
+                wanted.append(self._asked(pool, gpus, int(window[worth.argmax()]), wire))
+        return self._ask_all((), wanted, best_s)
+
+    def _able(self, pool: int, gpus: int, seconds: float, wire: cost.Wire | None) -> float:
+        """Samples that the known groups of a pool, or of the parts it is cut in, could do in time beside others."""
+        able: dict[int, float] = {}
+        for size in self.menus.sizes(pool, gpus):
+            lines = [group.line(2, wire) for group in self.menus.known(pool, size)]
+            able[size] = max((line.samples * (seconds - line.fixed_s) / line.unit_s for line in lines), default=0.0)
+        cut = (sum(able.get(part, 0.0) for part in pair) for pair in self._cuts(pool, gpus))
+        return max(0.0, *able.values(), *cut)
 
     def rates(self, counts: Counts, *, every: bool) -> dict[int, float]:
         """Samples per second of each pool that can train the model by itself, at best."""
@@ -197,17 +207,30 @@ class GroupSearch:
         """Ask for the shares that fall to some pools, and say whether groups were found that were not known."""
         wanted = {pool: self.batch * rate / sum(rates.values()) for pool, rate in rates.items()}
         exact, wire = exact_shares(list(wanted.values()), self.batch), self._wire_of(rates)
-        before, asked = self.menus.groups, set[tuple[int, int, int]]()
-        for pool, part in zip(wanted, exact, strict=True):
-            gpus, needed = counts[pool], len(rates) == sum(gpus > 0 for gpus in counts)
-            self._ask(self._asked(pool, gpus, part, wire), self._step_s(pool, gpus, limit), needed=needed)
-        for pool, share in wanted.items():
-            for gpus in self._sizes(pool, counts[pool], every=every):
-                asked |= {(pool, gpus, near) for near in self.menus.near(gpus, share * gpus / counts[pool])}
-        for pool, gpus, near in sorted(asked):
-            if self.menus.fresh(pool, gpus, np.array([near]), wire)[0] > 0:
-                self._ask(self._asked(pool, gpus, near, wire), self._step_s(pool, gpus, limit))
+        first = [self._asked(pool, counts[pool], part, wire) for pool, part in zip(wanted, exact, strict=True)]
+        near = {(pool, gpus, share)
+                for pool, whole in wanted.items()
+                for gpus in self._sizes(pool, counts[pool], every=every)
+                for share in self.menus.near(gpus, whole * gpus / counts[pool])}  # fmt: skip
+        others = list[Asked]()
+        for pool, gpus, share in sorted(near):
+            if self.menus.fresh(pool, gpus, np.array([share]), wire, (*first, *others))[0] > 0:
+                others.append(self._asked(pool, gpus, share, wire))
+        every_pool = len(rates) == sum(gpus > 0 for gpus in counts)
+        return self._ask_all(first if every_pool else (), others if every_pool else (*first, *others), limit)
+
+    def _ask_all(self, needed: Sequence[Asked], wanted: Sequence[Asked], limit: float) -> bool:
+        """Ask for groups that end in time, and say whether some were found that were not known."""
+        before = self.menus.groups
+        self.menus.prepare((*needed, *(wanted if self._may_ask else ())))
+        for asked in (*needed, *wanted):
+            self._ask(asked, self._step_s(asked.pool, asked.gpus, limit), needed=asked in needed)
         return self.menus.groups > before
+
+    @property
+    def _may_ask(self) -> bool:
+        """Whether the work allowed is not done yet."""
+        return self.menus.spent < self._until and not self.menus.effort.late
 
     def _asked(self, pool: int, gpus: int, share: int, wire: cost.Wire | None) -> Asked:
         """A share; with the whole batch there is no other group."""
@@ -215,8 +238,7 @@ class GroupSearch:
 
     def _ask(self, asked: Asked, below_s: float = np.inf, *, needed: bool = False) -> None:
         """Ask what a pool can do with a share of the batch, as far as the work allowed goes or where it is needed."""
-        allowed = (needed or self.menus.spent < self._until) and not self.menus.effort.late
-        if allowed or self.menus.met(asked):
+        if self._may_ask or (needed and not self.menus.effort.late) or self.menus.met(asked):
             self.menus.look(asked, below_s)
         else:
             self.left_open = True
