@@ -21,9 +21,9 @@ from astra.cost import step
 from astra.cost.between import with_other_groups
 from astra.cost.lines import busiest_s, crossings
 from astra.cost.memory import activations, highest_of, peak
+from astra.cost.mixed import padded, with_shares
 from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
-from astra.cost.shares import padded, with_shares
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
 from astra.cost.step import states
 from astra.evidence.bars import bar_of
@@ -38,7 +38,7 @@ from astra.schedule.simulator import StageSeconds
 from astra.search import detail
 from astra.search.fleet.pools import Fleet, part_of
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
-from astra.search.fleet.summary import BETWEEN, KnownOfStrategy, summary
+from astra.search.fleet.summary import BETWEEN, KnownOfStrategy, group_record, summary
 from astra.search.words import said
 from astra.spec.job import STRAGGLING, Job
 from astra.spec.mixed import Group, MixedStrategy, Segment
@@ -87,7 +87,7 @@ def estimate(
     for number, (group, costed, (seconds, sends)) in enumerate(zip(strategy.groups, groups, pipelines, strict=True)):
         placed = _placed(number, group, costed, sends, start=len(stages))
         stages += placed
-        record = _group_record(number, group, placed, sends, seconds, done_s[slowest] - done_s[number])
+        record = group_record(number, group, placed, sends, seconds, done_s[slowest] - done_s[number])
         if strategy.shares:
             record = msgspec.structs.replace(record, state_share=strategy.held[number] * group.dp)
         records.append(record)
@@ -365,29 +365,6 @@ def _placed(
                 )
             )
     return out
-
-
-def _group_record(
-    number: int, group: Group, stages: Sequence[MixedStage], sends: Sequence[float], seconds: float, waits_s: float
-) -> GroupEstimate:
-    gpus: dict[str, int] = {}
-    for segment in group.segments:
-        gpus[segment.pool] = gpus.get(segment.pool, 0) + group.gpus(segment)
-    times = [stage.microbatch_s + (0.0 if group.hides_transfers else stage.transfer_s) for stage in stages]
-    closed = (sum(times) - max(times)) / group.vp + group.microbatches * max(times)
-    closed += 2 * sum(sends) if group.hides_transfers else 0.0  # hidden but for fill and drain
-    return GroupEstimate(
-        index=number,
-        text=str(group),
-        dp=group.dp,
-        mbs=group.mbs,
-        microbatches=group.microbatches,
-        samples=group.samples,
-        gpus=gpus,
-        pipeline_s=seconds,
-        closed_form_s=closed,
-        waits_s=waits_s,
-    )
 
 
 def straggling(fleet: Fleet, strategy: MixedStrategy) -> float:

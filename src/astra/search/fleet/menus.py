@@ -32,7 +32,7 @@ from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import violations
 from astra.search.bounds import Grids, time_together
-from astra.search.detail import Row, as_row, estimate, layers_of, legality, shardings_of, stages_of
+from astra.search.detail import Row, as_row, columns_of, estimate, layers_of, legality, stages_of
 from astra.search.engine import Candidate, among
 from astra.search.fleet.dealing import BatchShare, OpenGroup
 from astra.search.fleet.detail import replicas_of, without_even
@@ -289,7 +289,7 @@ def _opened(fleet: Fleet, pool: int, line: _Line, limits: Limits) -> OpenGroup:
 def _lines(job: Job, strategies: Sequence[Strategy], table: PartTable) -> list[_Line]:
     """Strategies that say what their job says."""
     rows = [as_row(job, strategy) for strategy in strategies]
-    parts = table.rows(job, shardings_of(rows))
+    parts = table.rows(job, columns_of(rows))
     costs = stages_of(job, rows, parts)
     return [_Line(job, row, parts.take(np.array([place])), costs[place]) for place, row in enumerate(rows)]
 

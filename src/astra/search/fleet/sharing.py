@@ -145,13 +145,20 @@ class GroupSearch:
         used = [pool for pool, gpus in enumerate(counts) if gpus]
         ways: list[Way] = []
         for pool in used:
-            doubt, groups = Doubt(self.fleet.jobs[pool]), self.menus.known(pool, counts[pool])
-            plain = [group.group(group.round).plain for group in groups]
-            doubts = [inf if one is None else float(doubt.of(from_strategy(one))[0]) for one in plain]
+            groups = self.menus.known(pool, counts[pool])
+            doubts = self._doubts(pool, groups)
             least = min(doubts, default=inf)
-            ways += [(group,) for group, own in zip(groups, doubts, strict=True) if own <= TRUSTED * least]
+            trusted = [group for group, own in zip(groups, doubts, strict=True) if own <= TRUSTED * least]
+            ways += [(group,) for group in undominated(trusted, self.menus.wires)]
         must = sum(1 << pool for pool in used) if every else 0
         return Dealer(ways, self.batch, self.wire, keep=FEW, below=inf).best(must)
+
+    def _doubts(self, pool: int, groups: Sequence[OpenGroup]) -> list[float]:
+        """What the step of each group is multiplied by for the upper end of its interval."""
+        plain = [from_strategy(one) for group in groups if (one := group.group(group.round).plain) is not None]
+        columns = {name: np.concatenate([one[name] for one in plain]) for name in plain[0]} if plain else {}
+        found: list[float] = Doubt(self.fleet.jobs[pool]).of(columns).tolist() if plain else []
+        return found
 
     def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float) -> bool:
         """Ask for shares that let all pools end sooner than the best known, and say whether new groups were found.

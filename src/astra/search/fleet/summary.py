@@ -200,6 +200,30 @@ def summary(
     )
 
 
+def group_record(
+    number: int, group: Group, stages: Sequence[MixedStage], sends: Sequence[float], seconds: float, waits_s: float
+) -> GroupEstimate:
+    """One group of a strategy; ``waits_s`` for the one that ends last."""
+    gpus: dict[str, int] = {}
+    for segment in group.segments:
+        gpus[segment.pool] = gpus.get(segment.pool, 0) + group.gpus(segment)
+    times = [stage.microbatch_s + (0.0 if group.hides_transfers else stage.transfer_s) for stage in stages]
+    closed = (sum(times) - max(times)) / group.vp + group.microbatches * max(times)
+    closed += 2 * sum(sends) if group.hides_transfers else 0.0  # hidden but for fill and drain
+    return GroupEstimate(
+        index=number,
+        text=str(group),
+        dp=group.dp,
+        mbs=group.mbs,
+        microbatches=group.microbatches,
+        samples=group.samples,
+        gpus=gpus,
+        pipeline_s=seconds,
+        closed_form_s=closed,
+        waits_s=waits_s,
+    )
+
+
 def _as_usual(fleet: Fleet, strategy: MixedStrategy) -> tuple[str, ...]:
     """The fields that every strategy on one pool would have so by itself: their short text leaves them out."""
     plain = [(group.segments[0].pool, group.plain) for group in strategy.groups if group.plain is not None]
