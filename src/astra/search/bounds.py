@@ -67,9 +67,14 @@ class Grids:
     """The grids of a job with their parts and bounds, which are worked out once for every search among them."""
 
     def __init__(
-        self, job: Job, restrictions: Restrictions, user_rules: Sequence[Rule] = (), table: PartTable | None = None
+        self,
+        job: Job,
+        restrictions: Restrictions,
+        user_rules: Sequence[Rule] = (),
+        table: PartTable | None = None,
+        like: Space | None = None,
     ) -> None:
-        self.space = Space(job, restrictions, user_rules)
+        self.space = Space(job, restrictions, user_rules, like)
         self.job = self.space.job
         self.table = PartTable() if table is None else table  # of such a job, whatever its batch
         self._placed: list[Gathered] = []

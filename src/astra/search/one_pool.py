@@ -52,7 +52,7 @@ def daring(
     found = among(grids, keep=1, doubt=safe.doubt.above((1 - 1e-9) * upper_s / below_s), below_s=below_s)
     if not found.candidates:
         return None
-    strategies = best_splits(job, found.candidates, rules, grids.timed)
+    strategies = [one.strategy for one in best_splits(job, found.candidates, rules, grids.timed)]
     estimates = estimate(job, strategies, user_rules=rules, timed=grids.timed)
     results = [one for one in estimates if one.fits and one.legal]
     if not results or results[0].step_s >= below_s:
@@ -223,7 +223,7 @@ def _ranked(
             break
     else:
         raise NoFeasiblePlan(nothing_fits(job, found, world.restrictions))
-    strategies = best_splits(job, found.candidates, rules, found.grids.timed)
+    strategies = [one.strategy for one in best_splits(job, found.candidates, rules, found.grids.timed)]
     results = estimate_job(job, strategies, user_rules=rules, timed=found.grids.timed)
     estimates = list(zip(strategies, results, strict=True))
     fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]

@@ -37,9 +37,10 @@ from astra.search.engine import Candidate, among
 from astra.search.fleet.dealing import BatchShare, OpenGroup
 from astra.search.fleet.detail import replicas_of, without_even
 from astra.search.fleet.pools import Fleet, Limits, part_of
+from astra.search.space import Space
 from astra.search.splits import polished
 from astra.search.words import attempts, said, settled
-from astra.spec.job import Job
+from astra.spec.job import Job, Words
 from astra.spec.mixed import plain_group
 from astra.spec.strategy import Strategy, replace
 
@@ -82,6 +83,7 @@ class Menus:
         self._groups: dict[tuple[int, int], dict[str, OpenGroup]] = {}  # by pool and GPUs, then by strategy
         self._found: dict[Asked, Found | None] = {}
         self._grids: dict[Asked, Grids] = {}  # of what will be looked for
+        self._spaces: dict[tuple[int, int, Words], Space] = {}  # the last of some GPUs of a pool
         self.spent = 0  # grids of strategies that were searched
 
     def over(self, fleet: Fleet, local: int) -> Menus:
@@ -184,7 +186,13 @@ class Menus:
         return settled(whole, self.limits.restrictions)
 
     def _grids_of(self, job: Job, restrictions: Restrictions, pool: int) -> Grids:
-        return Grids(job, restrictions, self.limits.user_rules, self.fleet.tables[pool].of(job))
+        """The grids of a job; its pipelines are those of any share that its GPUs were looked at for."""
+        same = (pool, job.pool.gpus, job.words) if restrictions is self.limits.restrictions else None
+        table, like = self.fleet.tables[pool].of(job), None if same is None else self._spaces.get(same)
+        grids = Grids(job, restrictions, self.limits.user_rules, table, like)
+        if same is not None:
+            self._spaces[same] = grids.space
+        return grids
 
     def _search(self, asked: Asked, below_s: float) -> Found | None:
         """What the planner for one GPU type puts first."""

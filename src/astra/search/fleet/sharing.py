@@ -66,18 +66,18 @@ class GroupSearch:
             own = {pool: rates[pool] for pool in some}
             if not own:
                 break  # no pool has a strategy of its own
-            if SLACK * self.batch / sum(own.values()) >= min([limit, *(one.seconds for one in found[:1])]):
+            best_s = min([limit, *(one.seconds for one in found[:1])])
+            if SLACK * self.batch / sum(own.values()) >= best_s:
                 break
-            if self._look(counts, own, min([limit, *(one.seconds for one in found[:1])]), every=every) or not found:
-                found = self.dealt(counts, (), every=every, limit=limit)
+            if self._look(counts, own, best_s, every=every) or not found:
+                found = [*self.dealt(counts, (), every=every, limit=best_s), *found][:KEPT]
             for _ in range(ROUNDS if found else 0):
-                best_s = found[0].seconds
-                if not self._look_near(counts, own, best_s):
+                if not self._look_near(counts, own, found[0].seconds):
                     break
-                again = self.dealt(counts, (), every=every, limit=best_s)
+                again = self.dealt(counts, (), every=every, limit=found[0].seconds)
                 if not again:
                     break
-                found = again
+                found = [*again, *found][:KEPT]
         return self._polished(found)
 
     def dealt(self, counts: Counts, blocks: Sequence[OpenGroup], *, every: bool, limit: float) -> list[Sharing]:

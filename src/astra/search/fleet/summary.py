@@ -9,8 +9,10 @@ import msgspec
 
 from astra.answer import Estimate, Range, StageEstimate
 from astra.catalog import runtimes
+from astra.columns import from_strategy
 from astra.cost.stage import Gathered, parts_of, stage_costs
 from astra.cost.step import states
+from astra.evidence.bars import Doubt
 from astra.evidence.kinds import Kind, shape_of
 from astra.evidence.sentence import sentence
 from astra.provenance import Source
@@ -282,14 +284,17 @@ def best_alone(
     ``upper``: by the upper end of the step's interval.
     """
     job, candidates, timed = met
-    strategies = best_splits(job, candidates, user_rules, timed)
-    results = detail.estimate(job, strategies, user_rules=user_rules, timed=timed)
-    fitting = [pair for pair in zip(strategies, results, strict=True) if pair[1].fits and pair[1].legal]
-    if not fitting:
-        return None
-    strategy, result = min(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)
-    plan, said = OnePool(pool=fleet.names[place], strategy=strategy), job.saying(strategy)
-    return plan, _reported(fleet, said, plan, result, _pipeline_s(said, strategy, timed if said is job else ()))
+    doubt = Doubt(job) if upper else None
+
+    def rank(one: Candidate) -> float:
+        return one.step_s if doubt is None else one.step_s * float(doubt.of(from_strategy(one.strategy))[0])
+
+    for strategy, _ in sorted(best_splits(job, candidates, user_rules, timed), key=rank):
+        result = detail.estimate(job, [strategy], user_rules=user_rules, timed=timed)[0]
+        if result.fits and result.legal:
+            plan, said = OnePool(pool=fleet.names[place], strategy=strategy), job.saying(strategy)
+            return plan, _reported(fleet, said, plan, result, _pipeline_s(said, strategy, timed if said is job else ()))
+    return None
 
 
 def estimate_alone(fleet: Fleet, plan: OnePool, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
