@@ -21,7 +21,7 @@ from astra.rules.table import Rule
 from astra.search import detail
 from astra.search.engine import Candidate
 from astra.search.fleet.pools import Fleet, part_of
-from astra.search.fleet.records import RUN_BY, GroupEstimate, MixedEstimate, MixedStage, warning
+from astra.search.fleet.records import BRIDGE, RUN_BY, GroupEstimate, MixedEstimate, MixedStage, warning
 from astra.search.splits import best_splits
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
@@ -32,8 +32,7 @@ from astra.units import GIB
 
 # Executors whose framework is a runtime of the catalog: what it can train and do is in that file.
 _PROFILES: Final = {
-    "Megatron-LM": "megatron", "FlagScale": "flagscale", "PyTorch trainer": "pytorch",
-    "jobs with a gradient bridge": "megatron",
+    "Megatron-LM": "megatron", "FlagScale": "flagscale", "PyTorch trainer": "pytorch", BRIDGE: "megatron",
 }  # fmt: skip
 # The executor that starts what is written for a target.
 STARTED_BY: Final = {
@@ -41,8 +40,7 @@ STARTED_BY: Final = {
 }  # fmt: skip
 STARTED: Final = frozenset(STARTED_BY.values())  # by what astra export writes
 RUNTIMES: Final = (
-    "Megatron-LM", "torch.distributed.pipelining", "FlagScale", "PyTorch trainer", "jobs with a gradient bridge",
-    "HexiScale", "Sailor",
+    "Megatron-LM", "torch.distributed.pipelining", "FlagScale", "PyTorch trainer", BRIDGE, "HexiScale", "Sailor",
 )  # fmt: skip
 _FORKS: Final = ("HexiScale", "Sailor")  # of older code, with ZeRO 1 at most
 
@@ -90,7 +88,7 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
             "tp, pipelines and replicas alone": max(s.ep for s in segments) > 1
             or max(g.cp for g in strategy.groups) > 1,
         },
-        "jobs with a gradient bridge": {
+        BRIDGE: {
             "several groups, each on a pool of its own": len(strategy.groups) == 1 or not apart,
         },
         "HexiScale": {
