@@ -44,6 +44,7 @@ class GroupSearch:
     def __init__(self, menus: Menus) -> None:
         self.menus, self.fleet, self.batch = menus, menus.fleet, menus.batch
         self.wire = lru_cache(maxsize=256)(self._wire)
+        self.left_open = False  # whether something was not looked at
 
     def best(
         self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS, fewer: Counts | None = None
@@ -85,7 +86,10 @@ class GroupSearch:
         used = [pool for pool, gpus in enumerate(counts) if gpus]
         ways: list[Way] = [(block,) for block in blocks]
         ways += self._ways(counts, used, every=every)
-        return self.dealer(ways, limit).best(sum(1 << pool for pool in used) if every else 0)
+        dealer = self.dealer(ways, limit)
+        found = dealer.best(sum(1 << pool for pool in used) if every else 0)
+        self.left_open |= dealer.left_open
+        return found
 
     def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT) -> Dealer:
         """Who deals the batch to some ways to use pools."""
