@@ -87,7 +87,7 @@ def _joined(one: Any, other: Any, rows: tuple[int, int]) -> Any:
         return type(one)(*(_joined(here, there, rows) for here, there in zip(one, other, strict=True)))
     if not np.ndim(one) and not np.ndim(other):
         return one
-    return np.concatenate([np.broadcast_to(column, count) for column, count in zip((one, other), rows, strict=True)])
+    return np.concatenate([_whole(column, count) for column, count in zip((one, other), rows, strict=True)])
 
 
 def _taken(one: Any, at: Ints, rows: int) -> Any:
@@ -96,4 +96,9 @@ def _taken(one: Any, at: Ints, rows: int) -> Any:
         return {key: _taken(value, at, rows) for key, value in one.items()}
     if isinstance(one, tuple):
         return type(one)(*(_taken(value, at, rows) for value in one))
-    return one if not np.ndim(one) else np.broadcast_to(one, rows)[at]
+    return one if not np.ndim(one) else _whole(one, rows)[at]
+
+
+def _whole(column: Any, rows: int) -> Any:
+    """A column with all of its rows, where one stands for all."""
+    return column if np.shape(column) == (rows,) else np.broadcast_to(column, rows)
