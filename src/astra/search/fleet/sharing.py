@@ -72,8 +72,8 @@ class GroupSearch:
                 break
             if self._look(counts, own, best_s, every=every) or not found:
                 found = [*self.dealt(counts, (), every=every, limit=best_s), *found][:KEPT]
-            for _ in range(ROUNDS if found else 0):
-                if not self._look_near(counts, own, found[0].seconds):
+            for turn in range(ROUNDS if found else 0):
+                if not self._look_near(counts, own, found[0].seconds, by_rate=turn == 0):
                     break
                 again = self.dealt(counts, (), every=every, limit=found[0].seconds)
                 if not again:
@@ -164,19 +164,22 @@ class GroupSearch:
         found: list[float] = Doubt(self.fleet.jobs[pool]).of(columns).tolist() if plain else []
         return found
 
-    def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float) -> bool:
+    def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float, *, by_rate: bool) -> bool:
         """Ask for shares that let all pools end sooner than the best known, and say whether new groups were found.
 
-        With more than a pool can do in that time, or with less than the others leave, nothing ends sooner.
+        With more than a pool can do in that time, or with less than the others leave, nothing ends sooner. What it can
+        do is known by its rate with the whole batch, and more closely by its groups once such shares were looked at.
         """
         wire, wanted = self._wire_of(rates), list[Asked]()
-        most = {pool: min(int(self._able(pool, counts[pool], best_s, wire) / SLACK), self.batch) for pool in rates}
+        able = {pool: best_s * rate if by_rate else self._able(pool, counts[pool], best_s, wire)
+                for pool, rate in rates.items()}  # fmt: skip
+        most = {pool: min(int(samples / SLACK), self.batch) for pool, samples in able.items()}
         spare = sum(most.values()) - self.batch
-        for pool, able in most.items():
-            if not able:
+        for pool, limit in most.items():
+            if not limit:
                 continue
             gpus = counts[pool]
-            window, middle = np.arange(max(able - spare, 1), able + 1), able * self.batch / sum(most.values())
+            window, middle = np.arange(max(limit - spare, 1), limit + 1), limit * self.batch / sum(most.values())
             near = (1 - abs(window - middle) / (spare + 1)) * np.minimum(window / middle, middle / window)
             for _ in range(NEAREST // len(most) + 1):
                 worth = near * self.menus.fresh(pool, gpus, window, wire, wanted)
