@@ -78,7 +78,7 @@ class Space:
         self.facts: dict[str, Any] = facts_in(job)
         self.refused: dict[str, int] = {}
         self.dominated = 0
-        self.layouts = Layouts() if like is None else like.layouts
+        self.layouts: Layouts = Layouts() if like is None else like.layouts
         self._layout_places: dict[Layout, int] = {} if like is None else dict(like._layout_places)
         # pp -> rows of (vp, schedule, layout, number of recomputes)
         self._pipelines: dict[int, Ints] = {} if like is None else dict(like._pipelines)
