@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from astra.cli import options
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer, answer
 from astra.errors import visible
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ examples:
   astra plan llama-3.1-70b --gpus 64xH100 --max vp=1 --out flat.json
   astra rehearse flat.json --framework torch  plain torch layers, without virtual stages; no megatron-core needed
 """
+_FRAMEWORKS: Final = ("auto", "megatron", "torch", "fsdp2", "transformers", "torchtitan")
 _HEAD: Final = ("stage", "layers", "", "peak GiB", "reserved", "compute", "optimizer")
 
 
@@ -47,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="pipeline stage from 0, repeatable; all (default): first, middle and last")  # fmt: skip
     parser.add_argument("--plan", metavar="K", dest="rank", type=options.whole("--plan", at_most=1000), default=1,
                         help="which plan of the file (default 1, the best)")  # fmt: skip
-    parser.add_argument("--framework", choices=("auto", "megatron", "torch", "fsdp2"), default="auto",
-                        help="what builds and runs the rank (default: fsdp2 for plans of torchtitan and FSDP, "
-                             "else megatron)")  # fmt: skip
+    parser.add_argument("--framework", choices=_FRAMEWORKS, default="auto",
+                        help="what builds and runs the rank (default: transformers for plans of FSDP, fsdp2 for those "
+                             "of torchtitan, else megatron)")  # fmt: skip
     options.add_output(parser, detail=False)
 
 
@@ -66,7 +67,7 @@ def _plan(path: str, place: int) -> tuple[Launch, Job | None]:
         raise
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Rehearse, and keep the comparison ready to be drawn."""
     from astra.lab.rehearse import compare, here, plan  # noqa: PLC0415
 
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> Answer:
         notes=[*counted, *plan.caveats(job.model, launch.strategy, framework)],
         framework=framework,
     )
-    return Answer(lambda width, color: render(found, width, color), found.to_json)
+    return answer(found, args)
 
 
 class Chosen(NamedTuple):
@@ -118,7 +119,7 @@ def chosen(args: argparse.Namespace) -> Chosen:
             layers=launch.layers,
             stage=stage,
             framework=framework,
-            compiled=framework == "fsdp2" and plan.compiles(job.runtime),
+            compiled=framework in ("fsdp2", "torchtitan") and plan.compiles(job.runtime),
         )
         for stage in stages
     ]
@@ -137,7 +138,7 @@ def _say(line: str) -> None:
         print(visible(line), file=sys.stderr, flush=True)
 
 
-def render(found: Rehearsal, width: int | None, color: bool) -> str:
+def render(found: Rehearsal, width: int | None, color: bool | None) -> str:
     """The record for people."""
     from astra.report import drawing  # noqa: PLC0415
 
@@ -157,7 +158,7 @@ def render(found: Rehearsal, width: int | None, color: bool) -> str:
         *(drawing.text(note) for note in found.notes),
         *(drawing.text(f"not checked: {what}") for what in found.not_checked),
     ]
-    return drawing.draw(parts, width=drawing.page_width(width), color=color)
+    return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
 
 
 def _rows(stage: RehearsedStage, found: Rehearsal) -> list[tuple[str, ...]]:

@@ -30,6 +30,9 @@ class Retention(NamedTuple):
     projection: bool = False  # the QKV projection stays alive beside its rotated queries and keys
     activation: bool = False  # a gate's activation stays alive beside its input and the product
     dispatched_bytes: float = 0.0  # per element sent to experts, beside it
+    norm_bytes: float = 0.0  # per element of a norm, beside its input
+    gathered: bool = False  # inputs of products that sequence-parallel ranks gather
+    spread_logits_bytes: float = 0.0  # per logit at the loss's peak, where the vocabulary is spread over ranks
 
 
 class _Split(NamedTuple):
@@ -69,6 +72,11 @@ class Shard(_Split):
         return self.tokens / np.where(self.sp, self.tp, 1)
 
     @cached_property
+    def kept_tokens(self) -> Floats:
+        """Tokens of a product's input that are kept beside a rank's own: those gathered, where they are."""
+        return self.gathered_tokens if self.keeps.gathered else 0 * self.tokens
+
+    @cached_property
     def gathered_tokens(self) -> Floats:
         """Tokens that sequence-parallel ranks gather from each other for a GEMM region: T - T / t."""
         return self.tokens - self.stream_tokens
@@ -88,6 +96,7 @@ class Gemm(NamedTuple):
     k: Floats
     groups: Floats | int = 1
     weight: bool = True  # B is a weight; if not, both are activations, and the backward passes through both
+    parts: tuple[Floats | float, ...] = ()  # shares of n where it is several products of one input, run as one
 
 
 class Attention(NamedTuple):

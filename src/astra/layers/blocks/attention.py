@@ -61,8 +61,9 @@ def operators(model: ModelSpec, kind: LayerKind, shard: Shard, *, crosses: bool 
     """Norm, fused projection, rotary, attention, output projection, residual."""
     heads = heads_of(model, shard)
     gates = heads.queries if model.attention_gate else 0.0
-    width = (heads.queries + gates + 2 * heads.keys) * model.head_dim
-    qkv = Gemm("qkv", shard.tokens, width, np.full_like(shard.tokens, model.hidden))
+    every = heads.queries + gates + 2 * heads.keys
+    parts = tuple(each / every for each in (heads.queries + gates, heads.keys, heads.keys))
+    qkv = Gemm("qkv", shard.tokens, every * model.head_dim, np.full_like(shard.tokens, model.hidden), parts=parts)
     gate_bytes = BF16 * shard.tokens * gates * model.head_dim
     # The gate is kept before its sigmoid, and what it multiplies beside the product.
     return around_core(model, kind, shard, heads, [qkv], crosses=crosses, kept_more=2 * gate_bytes)
@@ -149,7 +150,9 @@ def _kept(
     qkv_bytes = qkv_kept_bytes(model, shard, heads)
     context_bytes = BF16 * tokens * heads.queries * heads.dim_v
     scores_bytes = np.where(shard.flash, 4 * tokens * heads.queries, _score_bytes(shard, core))
-    streams_kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * norms_each(model, kind)
+    norms = norms_each(model, kind)
+    streams_kept = BF16 * stream_elements + (shard.linear_bytes + shard.keeps.norm_bytes) * stream_elements * norms
+    streams_kept = streams_kept + shard.linear_bytes * shard.kept_tokens * model.hidden
     selective = streams_kept + qkv_bytes + context_bytes * (shard.linear_bytes / BF16) + kept_more
     unfused_bytes = np.where(shard.flash, 0.0, scores_bytes)
     return Kept(
@@ -170,7 +173,7 @@ def qkv_kept_bytes(model: ModelSpec, shard: Shard, heads: Heads) -> Floats:
         whole = BF16 * tokens * (model.heads + 2 * model.kv_heads) * model.head_dim
         nbytes = np.where((shard.tp > model.kv_heads) & (model.mla is None), whole, nbytes) + rotated_bytes
     if model.qk_norm != "none":  # what goes into the norm is kept beside what comes out of it
-        nbytes = nbytes + rotated_bytes
+        nbytes = nbytes + (1 + shard.keeps.norm_bytes / BF16) * rotated_bytes
     return nbytes
 
 
