@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from astra.api import make_job
 from astra.cost.gathered import Gathered
@@ -34,8 +35,8 @@ def test_a_table_that_grows_has_the_parts_of_each_batch_by_itself(model: str) ->
         before = known
     columns = {name: getattr(table.timed[0].shard, name) for name in ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")}
     assert len(gather_parts(job, columns).shard.tp) == before  # no sharding twice
-    last = {name: column[-1:] for name, column in columns.items()}
-    assert seconds(table.row(job, last), job) == pytest.approx(seconds(gather_parts(job, last), job), rel=1e-12)
+    some = {name: column[[-1, 0, -1]] for name, column in columns.items()}
+    assert seconds(table.rows(job, some), job) == pytest.approx(seconds(gather_parts(job, some), job), rel=1e-12)
 
 
 def test_jobs_share_a_table_unless_their_micro_batches_differ() -> None:
@@ -45,3 +46,12 @@ def test_jobs_share_a_table_unless_their_micro_batches_differ() -> None:
     small = make_job("llama-2-7b", gpus="4xH100", batch=96, seq=4096)  # part of a node
     assert tables.of(one) is tables.of(other)
     assert tables.of(one) is not tables.of(small)
+    assert tables.of(replace(one, repeats=("mlp",))) is tables.of(one)  # which may recompute anything
+
+
+def test_a_table_without_a_module_is_not_for_those_that_recompute_it() -> None:
+    tables = PartTables()
+    plain = replace(make_job("llama-2-7b", gpus="16xH100", batch=64, seq=4096), repeats=())
+    table = tables.of(plain)
+    assert tables.of(replace(plain, repeats=("mlp",))) is not table
+    assert tables.of(plain) is table

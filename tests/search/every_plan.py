@@ -1,7 +1,8 @@
 """Every plan of a part of the space of small random fleets, by the reported time, against the planner's.
 
-``python -m tests.search.every_plan [--cases 1000] [--first 0] [--save]`` writes
-benchmarks/results/<date>_fleet_brute_force.json.
+``python -m tests.search.every_plan [--cases 1000] [--first 0] [--journal FILE] [--save]`` writes
+benchmarks/results/<date>_fleet_brute_force.json. A journal has a line for every case that was judged, which is not
+judged again: a run goes on where it was stopped, and several of them share the work.
 
 A fleet has one or two pools of one to four GPUs, or three of one or two. Plans are written as text and estimated as
 anybody would: pipelines over any pools in any order, each with its own tensor parallelism, stages and recompute, every
@@ -308,21 +309,37 @@ def judged(seed: int) -> Verdict:
     return Verdict(seed, seconds, best, every.estimates <= MOST_ESTIMATES, plan, text)
 
 
-def main() -> None:
-    """Judge many cases, print those that were missed, and keep the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--save", action="store_true")
-    options = parser.parse_args()
-    began, verdicts = time.process_time(), list[Verdict]()
-    for seed in range(options.first, options.first + options.cases):
-        verdicts.append(verdict := judged(seed))
+def judged_once(seeds: range, journal: Path | None) -> list[Verdict]:
+    """Verdicts of cases, told as they come; those in the journal are taken from it."""
+    known: dict[int, Verdict] = {}
+    if journal is not None and journal.exists():
+        lines = [Verdict(*json.loads(line)) for line in journal.read_text().splitlines()]
+        known = {one.seed: one for one in lines}
+    for seed in seeds:
+        if seed in known:
+            continue
+        verdict = known[seed] = judged(seed)
+        if journal is not None:
+            with journal.open("a") as lines_of:
+                lines_of.write(json.dumps(verdict) + "\n")
         if verdict.missed > 1e-6:
             print(
                 f"{seed}: {verdict.missed:.3%} {random_case(seed)[1:]}\n  {verdict.plan}\n  {verdict.better}",
                 flush=True,
             )
+    return [known[seed] for seed in seeds]
+
+
+def main() -> None:
+    """Judge many cases, print those that were missed, and keep the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--journal", type=Path)
+    parser.add_argument("--save", action="store_true")
+    options = parser.parse_args()
+    began = time.process_time()
+    verdicts = judged_once(range(options.first, options.first + options.cases), options.journal)
     some = [one for one in verdicts if np.isfinite(min(one.planned_s, one.best_s))]
     figures = {
         "date": datetime.date.today().isoformat(),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import astra
+from astra.report.mixed import runs_sentence
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.spec.mixed_text import parse_mixed
 from tests.tiers import sampled
@@ -53,6 +54,20 @@ def test_the_best_plan_of_each_runtime(gpus: int) -> None:
     planned = astra.plan(MODEL, gpus=fleet, runtime="flagscale", launchable=True, **work)
     assert planned.best.strategy == rows["FlagScale"].strategy
     assert "The best plan of each runtime" in str(answer)
+    for row in rows.values():  # what nothing starts is told so
+        assert bool(row.why) == (row.target is None)
+    assert "nothing exports the bridge" in " ".join(str(answer).split())
+
+
+def test_what_only_a_bridge_would_run_is_told_so() -> None:
+    groups = (
+        "[m4: H100-SXM5-80GB tp2 pp4 vp2 dp1 mbs8 sp zero1 layers=4*8] "
+        "[m4: A100-SXM4-80GB tp2 pp4 vp2 dp1 mbs8 sp zero1 layers=4*3,5,4*2,3,4]"
+    )
+    found = astra.estimate(MODEL, gpus=FLEET, strategy=groups, **WORK)
+    assert isinstance(found, MixedEstimate)
+    assert found.runs_on == ["jobs with a gradient bridge"]
+    assert "nothing exports the bridge" in runs_sentence(found)
 
 
 def test_one_pool_has_a_runtime_of_its_own() -> None:

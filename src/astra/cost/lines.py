@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from astra.cost.shares import crossing_bytes
+from astra.cost.mixed import crossing_bytes
+from astra.cost.stage import trained_parameters
 from astra.cost.state import gradient_bytes
-from astra.cost.trained import trained_parameters
 from astra.network.curves import load
 from astra.spec.cluster import Cluster, Link
 from astra.spec.job import Job

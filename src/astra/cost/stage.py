@@ -6,6 +6,7 @@ A mesh is a strategy without its recompute and sharding (ZeRO stage, offload); t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -32,18 +33,20 @@ from astra.cost.low import fuses_experts, qkv_bytes
 from astra.cost.parts import parts
 from astra.cost.state import Held, Units, local, unit_parameters
 from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind
+from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Retention, Shard
 from astra.layers.split import StageKinds, kinds
 from astra.network.collectives import host_transfer_s
 from astra.provenance import Bools, Codes, Floats, Ints
 from astra.schedule.registry import in_flight_chunks
 from astra.spec.job import Job
+from astra.spec.model import ModelSpec
 
 __all__ = [
     "SHARD_COLUMNS", "Gathered", "Meshes", "Passes", "StageCosts", "StageMemory", "StageTimes", "StageWork",
     "expert_groups", "gather_parts", "host_s_per_byte", "join_meshes", "least_s", "over_all", "over_model",
     "over_stages", "retention", "shard_of", "stage_costs", "stage_table", "stage_work",
+    "trained_parameters",
 ]  # fmt: skip
 
 SHARD_COLUMNS = ("tp", "cp", "ep", "etp", "mbs", "sp", "flash")
@@ -332,3 +335,27 @@ def join_meshes(several: Sequence[Meshes]) -> Meshes:
     """Meshes of several tables with the same layouts."""
     columns = {name: np.concatenate([meshes.columns[name] for meshes in several]) for name in several[0].columns}
     return Meshes(columns, np.concatenate([meshes.layout for meshes in several]), several[0].layouts)
+
+
+def trained_parameters(job: Job) -> float:
+    """How many parameters a job trains on whatever GPUs: all of them, or those of the adapters."""
+    return _adapters(job) if job.workload.task == "lora" else _all(job.model)
+
+
+@lru_cache(maxsize=64)
+def _all(model: ModelSpec) -> float:
+    return float(weights_of.count(model).total)
+
+
+_ADAPTERS: dict[tuple[ModelSpec, int, str], float] = {}  # by model, rank and which matrices have them
+
+
+def _adapters(job: Job) -> float:
+    """Parameters of the low-rank adapters."""
+    key = (job.model, job.workload.lora_rank, job.workload.lora_targets)
+    if key not in _ADAPTERS:
+        one = {name: np.ones(1, np.int64) for name in ("tp", "cp", "ep", "etp", "mbs")}
+        parts = gather_parts(job, one | {"sp": np.zeros(1, bool), "flash": np.ones(1, bool)}).parts
+        keys: list[LayerKind | str] = [*layer_kinds(job.model), EMBEDDING, HEAD]
+        _ADAPTERS[key] = float(sum(parts[each].adapters[0] for each in keys))
+    return _ADAPTERS[key]

@@ -23,7 +23,7 @@ from astra.cost.memory import Sharding, start_bytes
 from astra.cost.pipeline import paths_of, pipeline_bound_s
 from astra.cost.recompute import FULL, Recomputes, module_sets
 from astra.cost.stage import Meshes, StageCosts
-from astra.cost.state import Bytes, optimizer_s
+from astra.cost.state import Bytes, Holding, optimizer_s
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints, Timed
 from astra.spec.job import Job
@@ -45,28 +45,34 @@ class Evaluated(NamedTuple):
 def states(job: Job, meshes: Meshes, costs: StageCosts, shardings: Sharding) -> States:
     """Static memory, optimizer time and data-parallel communication, [mesh, sharding, sort]."""
     how = memory.holding(job, costs, shardings)
-    held = each(costs.held, lambda column: column[:, None, :])
+    static = memory.states(job, costs, shardings)._replace(start=start_bytes(job, costs, shardings))
+    return static, updated(job, costs, how), exchanged(job, meshes, costs, how)
+
+
+def updated(job: Job, costs: StageCosts, how: Holding) -> Timed:
+    """The optimizer, [mesh, sharding, sort]."""
+    update = optimizer_s(job, each(costs.held, lambda column: column[:, None, :]), how)
+    copying_s = effects.gather_host_s(job.runtime, how.zero, how.ranks, costs.layers[:, None, :])
+    return update._replace(seconds=update.seconds + copying_s)
+
+
+def exchanged(job: Job, meshes: Meshes, costs: StageCosts, how: Holding) -> Replicas:
+    """What replicas exchange, [mesh, sharding, sort]."""
 
     def column(values: Ints) -> Ints:
         return values[:, None, None]
 
-    layers = costs.layers[:, None, :]
-    update = optimizer_s(job, held, how)
-    copying_s = effects.gather_host_s(job.runtime, how.zero, how.ranks, layers)
-    update = update._replace(seconds=update.seconds + copying_s)
-    between = replicas(
+    return replicas(
         job,
         each(costs.sync, lambda moved: moved[:, None, :]),
         how=how,
         overlap_grad=column(meshes.columns["overlap_grad"]),
         overlap_param=column(meshes.columns["overlap_param"]),
-        layers=layers,
+        layers=costs.layers[:, None, :],
         microbatches=column(costs.microbatches),
         forward_s=costs.forward_s[:, None, :],
         backward_s=costs.backward_s[:, None, :],
     )
-    static = memory.states(job, costs, shardings)
-    return static._replace(start=start_bytes(job, costs, shardings)), update, between
 
 
 def states_at(held: States, rows: Ints) -> States:

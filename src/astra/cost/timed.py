@@ -15,7 +15,7 @@ from astra.columns import Columns, distinct, unique
 from astra.cost.gathered import Gathered
 from astra.cost.stage import SHARD_COLUMNS, gather_parts
 from astra.provenance import Ints
-from astra.spec.job import Job
+from astra.spec.job import Job, Words
 
 
 class PartTable:
@@ -27,6 +27,7 @@ class PartTable:
     def gather(self, job: Job, columns: Columns) -> Gathered:
         """The parts of some shardings, of which those are timed that were not before."""
         if not self.timed:
+            self._job = job  # which may recompute as much as any that asks
             self.timed.append(gather_parts(job, columns))
             return self.timed[0]
         first, place = distinct(*(columns[name] for name in SHARD_COLUMNS))
@@ -38,30 +39,34 @@ class PartTable:
         at = earliest[alike[rows:]]  # the first row that is the same
         new = unique(at[at >= rows]) - rows
         if len(new):
-            fresh = gather_parts(job, {name: column[new] for name, column in wanted.items()})
+            fresh = gather_parts(self._job, {name: column[new] for name, column in wanted.items()})
             at[at >= rows] = rows + fresh.place[np.searchsorted(new, at[at >= rows] - rows)]
             self.timed[0] = _appended(self.timed[0], fresh)
         return self.timed[0]._replace(place=at[place])
 
-    def row(self, job: Job, columns: Columns) -> Gathered:
-        """The parts of one sharding by themselves, so that whoever keeps them does not keep the table."""
+    def rows(self, job: Job, columns: Columns) -> Gathered:
+        """The parts of a few shardings by themselves, so that whoever keeps them does not keep the table."""
         found = self.gather(job, columns)
-        at = found.place[:1]
+        at, place = np.unique(found.place, return_inverse=True)
         shard = {name: getattr(found.shard, name)[at] for name in SHARD_COLUMNS}
         rows = len(found.shard.tp)
         parts = {key: _taken(part, at, rows) for key, part in found.parts.items()}
-        return Gathered(found.shard._replace(**shard), parts, np.zeros(1, np.int64), {})
+        return Gathered(found.shard._replace(**shard), parts, place, {})
 
 
 class PartTables:
     """Tables of the jobs of one pool, which differ in batch, number of GPUs and what their strategies say."""
 
     def __init__(self) -> None:
-        self._tables: dict[tuple[object, ...], PartTable] = {}
+        self._tables: dict[tuple[int, int, Words | None, tuple[str, ...] | None], PartTable] = {}
 
     def of(self, job: Job) -> PartTable:
-        """The table of a job."""
+        """The table of a job, or of one that says the same and may recompute more."""
         within = job.pool.gpus_per_node, job.pool.scaleup_gpus  # all that its number of GPUs says of one micro-batch
+        for (*alike, repeats), table in self._tables.items():
+            more = repeats is None or (job.repeats is not None and {*job.repeats} <= {*repeats})
+            if alike == [*within, job.settled] and more:
+                return table
         return self._tables.setdefault((*within, job.settled, job.repeats), PartTable())
 
 
@@ -82,7 +87,7 @@ def _joined(one: Any, other: Any, rows: tuple[int, int]) -> Any:
         return type(one)(*(_joined(here, there, rows) for here, there in zip(one, other, strict=True)))
     if not np.ndim(one) and not np.ndim(other):
         return one
-    return np.concatenate([np.broadcast_to(column, count) for column, count in zip((one, other), rows, strict=True)])
+    return np.concatenate([_whole(column, count) for column, count in zip((one, other), rows, strict=True)])
 
 
 def _taken(one: Any, at: Ints, rows: int) -> Any:
@@ -91,4 +96,9 @@ def _taken(one: Any, at: Ints, rows: int) -> Any:
         return {key: _taken(value, at, rows) for key, value in one.items()}
     if isinstance(one, tuple):
         return type(one)(*(_taken(value, at, rows) for value in one))
-    return one if not np.ndim(one) else np.broadcast_to(one, rows)[at]
+    return one if not np.ndim(one) else _whole(one, rows)[at]
+
+
+def _whole(column: Any, rows: int) -> Any:
+    """A column with all of its rows, where one stands for all."""
+    return column if np.shape(column) == (rows,) else np.broadcast_to(column, rows)

@@ -9,7 +9,7 @@ import numpy as np
 
 from astra.answer import Baseline, Cost, Estimate, PriceTag, Range, Restarts
 from astra.catalog.grid import grid
-from astra.cost.trained import trained_parameters
+from astra.cost.stage import trained_parameters
 from astra.errors import InputError
 from astra.money import rates as money
 from astra.money.objectives import Goal

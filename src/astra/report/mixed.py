@@ -10,7 +10,15 @@ from astra.report import drawing, explain, money, sections
 from astra.report.layout import Part, Text
 from astra.report.sites import line_sentences, lost_sentences
 from astra.report.text import shortened
-from astra.search.fleet.records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
+from astra.search.fleet.records import (
+    BRIDGE,
+    UNWRITTEN,
+    Alternative,
+    GroupEstimate,
+    MixedEstimate,
+    MixedPlanSet,
+    MixedStage,
+)
 from astra.search.fleet.summary import STARTED_BY
 from astra.spec.mixed_text import short_form
 from astra.units import show_count, show_dollars, show_slower
@@ -93,9 +101,8 @@ def marginal_sentences(planset: MixedPlanSet) -> list[str]:
 
 def runs_sentence(estimate: MixedEstimate) -> str:
     """Which runtimes can execute a plan as it is."""
-    able = (
-        f"Runs as it is on {', '.join(estimate.runs_on)}." if estimate.runs_on else "No known runtime runs it as it is."
-    )
+    names = [f"{name}, and {UNWRITTEN}" if estimate.runs_on == [BRIDGE] else name for name in estimate.runs_on]
+    able = f"Runs as it is on {', '.join(names)}." if names else "No known runtime runs it as it is."
     lacking = "; ".join(f"{name} needs {what}" for name, what in estimate.needs.items())
     return f"{able} {lacking}." if lacking else able
 
@@ -361,8 +368,9 @@ def _runtimes(planset: MixedPlanSet) -> list[Part]:
             out.add_row(row.runs_on, row.why, "-", "-", row.target or "-")
             continue
         words = "\n".join(short_form(row.strategy))
-        out.add_row(row.runs_on, words, explain.show_step(row.step_s), f"{row.times:.2f}", row.target or "-")
-    return [drawing.blank(), drawing.heading("The best plan of each runtime"), out]
+        out.add_row(row.runs_on, words, explain.show_step(row.step_s), f"{row.times:.2f}", row.target or "nothing")
+    remarks = [drawing.prose(f"{row.runs_on}: {row.why}.") for row in planset.by_runtime if row.strategy and row.why]
+    return [drawing.blank(), drawing.heading("The best plan of each runtime"), out, *remarks]
 
 
 def _launch(planset: MixedPlanSet) -> list[Part]:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import Columns, distinct
+from astra.columns import Column, Columns, distinct
 from astra.cost import effects, memory, step
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import graph_bytes
@@ -67,9 +67,14 @@ class Grids:
     """The grids of a job with their parts and bounds, which are worked out once for every search among them."""
 
     def __init__(
-        self, job: Job, restrictions: Restrictions, user_rules: Sequence[Rule] = (), table: PartTable | None = None
+        self,
+        job: Job,
+        restrictions: Restrictions,
+        user_rules: Sequence[Rule] = (),
+        table: PartTable | None = None,
+        like: Space | None = None,
     ) -> None:
-        self.space = Space(job, restrictions, user_rules)
+        self.space = Space(job, restrictions, user_rules, like)
         self.job = self.space.job
         self.table = PartTable() if table is None else table  # of such a job, whatever its batch
         self._placed: list[Gathered] = []
@@ -142,11 +147,25 @@ def siblings_of(job: Job, space: Space) -> Siblings:
 def gather_grids(job: Job, space: Space, rows: Ints, table: PartTable) -> Gathered:
     """The parts of some grids: of all with flash attention (if that may be on), then of all without."""
     settings, grids = space.flash_settings, len(space.strategies)
-    columns = {name: np.tile(column[rows], len(settings)) for name, column in space.grids.items()}
-    found = table.gather(job, columns | {"flash": np.repeat(settings, len(rows))})
+    found = table.gather(job, _shardings(space, rows))
     place = np.full((len(settings), grids), -1)
     place[:, rows] = found.place.reshape(len(settings), len(rows))
     return found._replace(place=place.ravel())
+
+
+def _shardings(space: Space, rows: Ints) -> dict[str, Column]:
+    """What the parts of some grids depend on."""
+    settings = space.flash_settings
+    columns = {name: np.tile(column[rows], len(settings)) for name, column in space.grids.items()}
+    return columns | {"flash": np.repeat(settings, len(rows))}
+
+
+def time_together(several: Sequence[Grids]) -> None:
+    """Time at once what each of several searches of one table looks at first: a call costs more than its rows."""
+    columns = [_shardings(grids.space, grids.siblings.usual) for grids in several if not grids.space.empty]
+    if len(columns) > 1:
+        together = {name: np.concatenate([each[name] for each in columns]) for name in SHARD_COLUMNS}
+        several[0].table.gather(several[0].job, together)
 
 
 def may_fit(job: Job, shards: Columns) -> Bools:

@@ -6,14 +6,14 @@ Uses the same parts, stages and states as the search, for one mesh with every ra
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from astra.answer import Estimate, Range, StageEstimate
 from astra.axes import AXES
-from astra.columns import Column, each, from_strategy
+from astra.columns import Columns, each, from_strategy
 from astra.cost import memory, step
 from astra.cost.between import Replicas
 from astra.cost.gathered import Layout, Layouts, layout
@@ -127,24 +127,24 @@ def estimate(
 
 def _estimates(job: Job, rows: Sequence[Row], timed: Sequence[Gathered], user_rules: Sequence[Rule]) -> list[Estimate]:
     """Rows that say the same words, in full."""
-    timed = timed or [gather_parts(job, {name: _together(rows, name) for name in SHARD_COLUMNS})]
+    timed = timed or [gather_parts(job, columns_of(rows))]
     own = [parts_of(job, row.meshes.columns, timed) for row in rows]
     stages: dict[int, StageCosts] = {}
     for parts in {id(one.parts): one for one in own}.values():
         some = [place for place, one in enumerate(own) if one.parts is parts.parts]
         place = np.concatenate([own[at].place for at in some])
-        stages |= dict(zip(some, _stages_of(job, [rows[at] for at in some], parts._replace(place=place)), strict=True))
+        stages |= dict(zip(some, stages_of(job, [rows[at] for at in some], parts._replace(place=place)), strict=True))
     return [_with_stages(job, row, own[place], stages[place], user_rules) for place, row in enumerate(rows)]
 
 
-def _together(rows: Sequence[Row], name: str) -> Column:
-    return np.concatenate([row.meshes.columns[name] for row in rows])
+def columns_of(rows: Sequence[Row], names: Iterable[str] = SHARD_COLUMNS) -> Columns:
+    """Some columns of several rows, unless they are named those that parts depend on."""
+    return {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in names}
 
 
-def _stages_of(job: Job, rows: Sequence[Row], gathered: Gathered) -> list[StageCosts]:
+def stages_of(job: Job, rows: Sequence[Row], gathered: Gathered) -> list[StageCosts]:
     """The stages of each row, every rank apart."""
-    columns = {name: _together(rows, name) for name in rows[0].meshes.columns}
-    meshes = Meshes(columns, np.arange(len(rows)), Layouts(row.layout for row in rows))
+    meshes = Meshes(columns_of(rows, rows[0].meshes.columns), np.arange(len(rows)), Layouts(row.layout for row in rows))
     costs = stage_costs(job, meshes, gathered, every_rank=True)
 
     def own(place: int, ranks: int) -> StageCosts:

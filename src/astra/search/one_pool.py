@@ -53,7 +53,7 @@ def daring(
     found = among(grids, keep=1, doubt=safe.doubt.above((1 - 1e-9) * upper_s / below_s), below_s=below_s)
     if not found.candidates:
         return None
-    strategies = best_splits(job, found.candidates, rules, grids.timed)
+    strategies = [one.strategy for one in best_splits(job, found.candidates, rules, grids.timed)]
     estimates = estimate(job, strategies, user_rules=rules, timed=grids.timed)
     results = [one for one in estimates if one.fits and one.legal]
     if not results or results[0].step_s >= below_s:
@@ -258,7 +258,8 @@ def _doubt_of(world: World, attempt: Attempt) -> Doubt | None:
 
 def _told(world: World, attempt: Attempt, found: SearchOutcome) -> list[tuple[Strategy, Estimate]]:
     """What a search found with its layers dealt best, as it is told."""
-    strategies = best_splits(attempt.job, found.candidates, world.rules, found.grids.timed)
+    splits = best_splits(attempt.job, found.candidates, world.rules, found.grids.timed)
+    strategies = [one.strategy for one in splits]
     results = estimate_job(attempt.job, strategies, user_rules=world.rules, timed=found.grids.timed)
     return list(zip(strategies, results, strict=True))
 

@@ -68,16 +68,20 @@ class Space:
     never better than having it on.
     """
 
-    def __init__(self, job: Job, restrictions: Restrictions, user_rules: Sequence[Rule] = ()) -> None:
+    def __init__(
+        self, job: Job, restrictions: Restrictions, user_rules: Sequence[Rule] = (), like: Space | None = None
+    ) -> None:
+        """``like`` is a space of the same job but for its batch and number of GPUs: their pipelines are the same."""
         job = settled(job, restrictions)
         self.job, self.restrictions = job, restrictions
         self.rules: Sequence[Rule] = (*rules_of(job.runtime), *user_rules)  # those that no row has met yet
         self.facts: dict[str, Any] = facts_in(job)
         self.refused: dict[str, int] = {}
         self.dominated = 0
-        self.layouts = Layouts()
-        self._layout_places: dict[Layout, int] = {}
-        self._pipelines: dict[int, Ints] = {}  # pp -> rows of (vp, schedule, layout, number of recomputes)
+        self.layouts: Layouts = Layouts() if like is None else like.layouts
+        self._layout_places: dict[Layout, int] = {} if like is None else dict(like._layout_places)
+        # pp -> rows of (vp, schedule, layout, number of recomputes)
+        self._pipelines: dict[int, Ints] = {} if like is None else dict(like._pipelines)
         self.mbs: Ints = np.array(self.allowed("mbs", divisors(job.workload.global_batch)), dtype=np.int64)
         self._sp = self.allowed("sp", (False, True))
         self._depth = len(layer_kinds(job.model))

@@ -38,12 +38,12 @@ Split = tuple[int, ...]
 
 def best_splits(
     job: Job, candidates: Sequence[Candidate], user_rules: Sequence[Rule], timed: Sequence[Gathered] = ()
-) -> list[Strategy]:
-    """The strategies of a search, with the best split where that may make one the best; ``timed`` are its parts."""
+) -> list[Candidate]:
+    """What a search found, with the best split where that may make one the best; ``timed`` are its parts."""
     limit_s = candidates[0].step_s * (1 + NEAR)
     near = [one for one in candidates if one.step_s * (1 - _unequal(job, one.strategy)) <= limit_s]
     found = dict(zip(near, all_polished(job, near, user_rules, timed), strict=True))
-    return [found.get(one, one).strategy for one in candidates]
+    return [found.get(one, one) for one in candidates]
 
 
 def _unequal(job: Job, strategy: Strategy) -> float:

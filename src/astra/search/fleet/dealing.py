@@ -3,7 +3,7 @@
 Every pool may be used in several ways, each one or more groups, or not at all; a pipeline over several pools is a way
 to use all of them. Groups take whole numbers of micro-batches that add up to the batch, so that the last one ends
 soonest. That is exact: the time of a group is a line in its micro-batches, and a choice of ways is left out only if
-its groups could not do the batch in time.
+its groups could not do the batch in time, or there are too many choices: then that is said.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from astra.provenance import Floats
 from astra.spec.mixed import Group
 
 _SLACK: Final = 1 + 1e-12
-MOST_DEALS: Final = 800  # of one search
+MOST_DEALS: Final = 10_000  # of one search, a fifth of a second at most
 
 
 class BatchShare(NamedTuple):
@@ -157,15 +157,23 @@ class Dealer:
         order = sorted(able, key=lambda bit: -able[bit])  # the same whatever the order in which pools are given
         first = {id(way): min(order.index(bit) for bit in order if _pools(way) & bit) for way in ways}
         self._ways = [[way for way in ways if first[id(way)] == place] for place in range(len(order))]
-        self._lines = [[[part.line(len(way), None) for part in way] for way in some] for some in self._ways]
+        self._lines = [[[self._least(part) for part in way] for way in some] for some in self._ways]
+        self.left_open = False  # whether choices were left out because there are too many
+
+    def _least(self, part: OpenGroup) -> BatchShare:
+        """The time of a group beside another, over the best wire there is: with more of them it is no shorter."""
+        bits = (1 << pool for pool in range(len(self._ways)))
+        wires = {self._wire(part.pools | bit) for bit in bits if not bit & part.pools} or {self._wire(part.pools)}
+        return min((part.line(2, wire) for wire in wires), key=lambda line: line.fixed_s)
 
     def best(self, every: int = 0) -> list[Sharing]:
         """The best of all choices, best first; ``every``: bits of pools that must be used."""
         self._every = every
+        for ways in self._ways:
+            for way in ways:  # what a single way can do is the first limit
+                if not every & ~_pools(way):
+                    self._deal(way)
         self._rank()
-        for ways in self._ways if not every else []:
-            for way in ways:  # what a single pool can do is the first limit
-                self._deal(way)
         self.deals = 0
         self._choose(0, (), 0, 0)
         return sorted(self._found.values(), key=lambda one: one.seconds)[: self._keep]
@@ -179,7 +187,8 @@ class Dealer:
         self._rest = [sum(most[pool:]) for pool in range(len(most) + 1)]
 
     def _choose(self, pool: int, chosen: Way, used: int, samples: int) -> None:
-        if samples + self._rest[pool] < self._batch or self.deals >= MOST_DEALS:
+        self.left_open |= self.deals >= MOST_DEALS
+        if samples + self._rest[pool] < self._batch or self.left_open:
             return
         if pool == len(self._ways):
             if not self._every & ~used:
@@ -218,7 +227,7 @@ def _pools(way: Way) -> int:
 
 
 def _able(way: Sequence[BatchShare], seconds: float, batch: int) -> int:
-    """Samples that groups can do in time, with none beside them; 0 if one has no time for any."""
+    """Samples that groups can do in time; 0 if one has no time for any."""
     total = 0
     for share in way:
         if share.fixed_s + share.unit_s > seconds * _SLACK:

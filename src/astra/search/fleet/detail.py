@@ -21,9 +21,9 @@ from astra.cost import step
 from astra.cost.between import with_other_groups
 from astra.cost.lines import busiest_s, crossings
 from astra.cost.memory import activations, highest_of, peak
+from astra.cost.mixed import padded, with_shares
 from astra.cost.parts import worst_source
 from astra.cost.pipeline import virtual_stages
-from astra.cost.shares import padded, with_shares
 from astra.cost.stage import Gathered, StageCosts, gather_parts, stage_costs
 from astra.cost.step import states
 from astra.evidence.bars import bar_of
@@ -39,7 +39,7 @@ from astra.schedule.steady import step_s
 from astra.search import detail
 from astra.search.fleet.pools import Fleet, part_of
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
-from astra.search.fleet.summary import BETWEEN, KnownOfStrategy, summary
+from astra.search.fleet.summary import BETWEEN, KnownOfStrategy, group_record, summary
 from astra.search.words import said
 from astra.spec.job import STRAGGLING, Job
 from astra.spec.mixed import Group, MixedStrategy, Segment
@@ -65,9 +65,17 @@ class CostedSegment(NamedTuple):
     met_s: float = 0.0  # a step's part of the weights' meeting after local steps
 
 
-def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
-    """The record of one strategy; the caller has checked it with ``check_strategy``."""
-    groups = [costed_group(fleet, strategy, group, user_rules) for group in strategy.groups]
+CostedGroups = dict[tuple[object, ...], list["CostedSegment"]]  # by all that they depend on
+
+
+def estimate(
+    fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule] = (), known: CostedGroups | None = None
+) -> MixedEstimate:
+    """The record of one strategy; the caller has checked it with ``check_strategy``.
+
+    ``known``: groups of other strategies of the same fleet and rules, which may be in this one too.
+    """
+    groups = [_costed_once(fleet, strategy, group, user_rules, known) for group in strategy.groups]
     pipelines = [_simulated(fleet, group, costed) for group, costed in zip(strategy.groups, groups, strict=True)]
     lines = fleet.cluster.lines
     line_s = busiest_s(crossings(fleet.cluster, fleet.names, fleet.job, strategy)) if lines else 0.0
@@ -80,7 +88,7 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     for number, (group, costed, (seconds, sends)) in enumerate(zip(strategy.groups, groups, pipelines, strict=True)):
         placed = _placed(number, group, costed, sends, start=len(stages))
         stages += placed
-        record = _group_record(number, group, placed, sends, seconds, done_s[slowest] - done_s[number])
+        record = group_record(number, group, placed, sends, seconds, done_s[slowest] - done_s[number])
         if strategy.shares:
             record = msgspec.structs.replace(record, state_share=strategy.held[number] * group.dp)
         records.append(record)
@@ -92,6 +100,19 @@ def estimate(fleet: Fleet, strategy: MixedStrategy, *, user_rules: Sequence[Rule
     around |= {"local": met_s} if met_s else {}
     causes = detail.breakdown([s for s in stages if s.group == slowest], total_s, around)
     return summary(fleet, strategy, records, stages, _known(fleet, strategy, groups), total_s, causes)
+
+
+def _costed_once(
+    fleet: Fleet, strategy: MixedStrategy, group: Group, user_rules: Sequence[Rule], known: CostedGroups | None
+) -> list[CostedSegment]:
+    """The segments of a group, of which only those that share a state or reduce together ask what the others are."""
+    if known is None or strategy.shares or (len(strategy.groups) > 1 and _alike(strategy)):
+        return costed_group(fleet, strategy, group, user_rules)
+    beside = len(strategy.groups), slowest_wire(fleet, strategy)
+    key = (group, *beside, strategy.zero, strategy.overlap, strategy.sp, strategy.flash, strategy.local)
+    if key not in known:
+        known[key] = costed_group(fleet, strategy, group, user_rules)
+    return known[key]
 
 
 def costed_group(
@@ -208,7 +229,11 @@ def _parts(fleet: Fleet, place: int, job: Job, row: detail.Row) -> Gathered:
         at = columns.shards.row(tp=strategy.tp, cp=strategy.cp, ep=strategy.ep, mbs=strategy.mbs)
         if at is not None:
             return columns.gathered.take(np.array([at]))
-    return gather_parts(job, row.meshes.columns)
+    return (
+        fleet.tables[place].of(job).rows(job, row.meshes.columns)
+        if fleet.tables
+        else gather_parts(job, row.meshes.columns)
+    )
 
 
 def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> Strategy:
@@ -341,29 +366,6 @@ def _placed(
                 )
             )
     return out
-
-
-def _group_record(
-    number: int, group: Group, stages: Sequence[MixedStage], sends: Sequence[float], seconds: float, waits_s: float
-) -> GroupEstimate:
-    gpus: dict[str, int] = {}
-    for segment in group.segments:
-        gpus[segment.pool] = gpus.get(segment.pool, 0) + group.gpus(segment)
-    times = [stage.microbatch_s + (0.0 if group.hides_transfers else stage.transfer_s) for stage in stages]
-    closed = (sum(times) - max(times)) / group.vp + group.microbatches * max(times)
-    closed += 2 * sum(sends) if group.hides_transfers else 0.0  # hidden but for fill and drain
-    return GroupEstimate(
-        index=number,
-        text=str(group),
-        dp=group.dp,
-        mbs=group.mbs,
-        microbatches=group.microbatches,
-        samples=group.samples,
-        gpus=gpus,
-        pipeline_s=seconds,
-        closed_form_s=closed,
-        waits_s=waits_s,
-    )
 
 
 def straggling(fleet: Fleet, strategy: MixedStrategy) -> float:

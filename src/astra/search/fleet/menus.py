@@ -6,7 +6,7 @@ new is that its batch is open: a pipeline's time is a line in its micro-batches,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import lru_cache
 from itertools import combinations
@@ -17,27 +17,30 @@ import msgspec
 import numpy as np
 
 from astra.columns import from_strategy
+from astra.cost import memory, step
 from astra.cost import mixed as cost
-from astra.cost import step
-from astra.cost.between import with_other_groups
-from astra.cost.stage import Gathered, stage_costs
-from astra.cost.step import states
-from astra.cost.timed import PartTables
+from astra.cost.between import Replicas, Sync, with_other_groups
+from astra.cost.pipeline import of_one_shape_s, virtual_stages
+from astra.cost.stage import Gathered, StageCosts
+from astra.cost.step import exchanged, updated
+from astra.cost.timed import PartTable
 from astra.evidence.bars import Doubt
 from astra.partition.problem import Effort
 from astra.provenance import Floats, Ints
 from astra.rules.can import rules_of
 from astra.rules.names import facts_of
+from astra.rules.restrictions import Restrictions
 from astra.rules.table import violations
-from astra.search.bounds import Grids
-from astra.search.detail import as_row, estimate, layers_of, legality, simulated
+from astra.search.bounds import Grids, time_together
+from astra.search.detail import Row, as_row, columns_of, estimate, layers_of, legality, stages_of
 from astra.search.engine import Candidate, among
 from astra.search.fleet.dealing import BatchShare, OpenGroup
 from astra.search.fleet.detail import replicas_of, without_even
 from astra.search.fleet.pools import Fleet, Limits, part_of
+from astra.search.space import Space
 from astra.search.splits import polished
 from astra.search.words import attempts, said, settled
-from astra.spec.job import Job
+from astra.spec.job import Job, Words
 from astra.spec.mixed import plain_group
 from astra.spec.strategy import Strategy, replace
 
@@ -48,15 +51,6 @@ COARSE: Final = 4  # parts of a share that is met roughly
 FINE: Final = 32  # parts of the batch, at least, in which shares add up to it
 MOST_ODD: Final = 16  # an odd part of the micro-batch above it is not looked for
 MOST_TWOS: Final = 10  # factors of two of pipelines times micro-batch that are told apart
-
-
-class PlainWay(NamedTuple):
-    """A strategy on some GPUs of one pool for a share of the batch."""
-
-    pool: int
-    job: Job
-    strategy: Strategy
-    tables: PartTables
 
 
 class Asked(NamedTuple):
@@ -88,7 +82,8 @@ class Menus:
         self.wires = self._wires()
         self._groups: dict[tuple[int, int], dict[str, OpenGroup]] = {}  # by pool and GPUs, then by strategy
         self._found: dict[Asked, Found | None] = {}
-        self._tables = [PartTables() for _ in fleet.jobs]
+        self._grids: dict[Asked, Grids] = {}  # of what will be looked for
+        self._spaces: dict[tuple[int, int, Words], Space] = {}  # the last of some GPUs of a pool
         self.spent = 0  # grids of strategies that were searched
 
     def over(self, fleet: Fleet, local: int) -> Menus:
@@ -98,6 +93,7 @@ class Menus:
         other.wires = other._wires()
         # Groups that are known stay so; which share is worth a look depends on the line, but for the whole batch.
         other._groups = {key: dict(groups) for key, groups in self._groups.items()}
+        other._grids = {}
         other._found = {asked: found for asked, found in self._found.items() if asked.share == self.batch}
         return other
 
@@ -129,14 +125,14 @@ class Menus:
         """Whether groups were looked for."""
         return asked in self._found
 
-    def fresh(self, pool: int, gpus: int, shares: Ints, wire: cost.Wire | None) -> Floats:
+    def fresh(self, pool: int, gpus: int, shares: Ints, wire: cost.Wire | None, wanted: Iterable[Asked]) -> Floats:
         """How much new each of some shares may bring: rounds of micro-batches that divide it and no like share before.
 
-        A strategy's pipelines times its micro-batch divide its share. Those that divide a share already asked for, of
-        about as many micro-batches, were met there. Small ones count most.
+        A strategy's pipelines times its micro-batch divide its share. Those that divide a share already asked for or
+        wanted, of about as many micro-batches, are met there. Small ones count most.
         """
-        here = (pool, gpus)
-        asked = np.array([one.share for one in self._found if one[:2] == here and one.wire in (None, wire)], np.int64)
+        known = [one for one in (*self._found, *wanted) if one[:2] == (pool, gpus) and one.wire in (None, wire)]
+        asked = np.array([one.share for one in known], np.int64)
         new, own, twos, asked_twos = np.zeros(len(shares)), odd_part(gpus), _twos(shares), _twos(asked)
         for odd in sorted({odd * part for odd in range(1, MOST_ODD, 2) for part in (1, own)}):
             some, before = np.flatnonzero(shares % odd == 0), np.flatnonzero(asked % odd == 0)
@@ -145,6 +141,17 @@ class Menus:
             known = np.where(like, asked_twos[before], 0).max(axis=1, initial=0)
             new[some] += np.maximum(twos[some] - known, 0) / odd
         return new
+
+    def prepare(self, wanted: Sequence[Asked]) -> None:
+        """Time together what will be looked for."""
+        by_table: dict[int, list[Grids]] = {}
+        for asked in wanted:
+            if not self.met(asked):
+                job, limits, _ = attempts(self._job(asked), self.limits.restrictions)[0]
+                grids = self._grids[asked] = self._grids_of(job, limits, asked.pool)
+                by_table.setdefault(id(grids.table), []).append(grids)
+        for several in by_table.values():
+            time_together(several)
 
     def look(self, asked: Asked, below_s: float = inf) -> Found | None:
         """Find the best groups on some GPUs of a pool for a share of the batch; None if nothing fits.
@@ -159,9 +166,9 @@ class Menus:
             whole_s = min((self.step_s(part, share, wire, whole=True) for part in here.values()), default=inf)
             found = self._found[asked] = self._search(asked, min(max(WITHIN * best_s, whole_s), below_s))
             if found is not None:
-                ways = [PlainWay(pool, found.job, each.strategy, self._tables[pool]) for each in found.candidates]
-                new = [way for way in ways if str(way.strategy) not in here]
-                here |= {str(way.strategy): open_group(self.fleet, way, self.limits) for way in new}
+                new = [each.strategy for each in found.candidates if str(each.strategy) not in here]
+                opened = open_groups(self.fleet, pool, found.job, new, self.limits)
+                here |= {str(strategy): group for strategy, group in zip(new, opened, strict=True)}
         return self._found[asked]
 
     def step_s(self, part: OpenGroup, share: float, wire: cost.Wire | None, *, whole: bool = False) -> float:
@@ -171,22 +178,35 @@ class Menus:
         units = ceil(share / line.samples) if whole else share / line.samples
         return line.fixed_s + line.unit_s * units + end_s + host_s
 
+    def _job(self, asked: Asked) -> Job:
+        """Some GPUs of a pool with a share of the batch."""
+        whole = with_batch(part_of(self.fleet.jobs[asked.pool], asked.gpus), asked.share)
+        beside = cost.beside(whole, 1 if asked.wire is None else 2, asked.wire)
+        whole = msgspec.structs.replace(whole, settled=None, repeats=None, beside=beside)
+        return settled(whole, self.limits.restrictions)
+
+    def _grids_of(self, job: Job, restrictions: Restrictions, pool: int) -> Grids:
+        """The grids of a job; its pipelines are those of any share that its GPUs were looked at for."""
+        same = (pool, job.pool.gpus, job.words) if restrictions is self.limits.restrictions else None
+        table, like = self.fleet.tables[pool].of(job), None if same is None else self._spaces.get(same)
+        grids = Grids(job, restrictions, self.limits.user_rules, table, like)
+        if same is not None:
+            self._spaces[same] = grids.space
+        return grids
+
     def _search(self, asked: Asked, below_s: float) -> Found | None:
         """What the planner for one GPU type puts first."""
-        pool, gpus, share, wire = asked
-        whole = with_batch(part_of(self.fleet.jobs[pool], gpus), share)
-        beside = cost.beside(whole, 1 if wire is None else 2, wire)
-        whole = msgspec.structs.replace(whole, settled=None, repeats=None, beside=beside)
-        whole = settled(whole, self.limits.restrictions)
-        for job, limits, _ in attempts(whole, self.limits.restrictions):
-            grids = Grids(job, limits, self.limits.user_rules, self._tables[pool].of(job))
-            if self.upper and share == self.batch:
+        grids = self._grids.pop(asked, None)
+        for job, limits, _ in attempts(self._job(asked), self.limits.restrictions):
+            grids = grids or self._grids_of(job, limits, asked.pool)
+            if self.upper and asked.share == self.batch:
                 found = among(grids, keep=KEEP, within=WITHIN, doubt=Doubt(job))
             else:
                 found = among(grids, keep=KEEP, within=WITHIN, below_s=below_s)
             self.spent += OPENED + len(grids.space.strategies)
             if found.candidates or below_s < inf:
                 return Found(job, found.candidates, grids.timed)
+            grids = None
         return None
 
     def imitated(self, pool: int, gpus: int, group: OpenGroup, share: float) -> list[OpenGroup]:
@@ -209,7 +229,7 @@ class Menus:
             job = settled(with_batch(part_of(job, dp * each), samples), self.limits.restrictions)
             strategy = replace(shape, dp=dp, **said(job, shape.ep))
             if not legality(job, strategy, self.limits.user_rules) and estimate(job, [strategy])[0].fits:
-                found.append(open_group(self.fleet, PlainWay(pool, job, strategy, self._tables[pool]), self.limits))
+                found += open_groups(self.fleet, pool, job, [strategy], self.limits)
         return found
 
     def near(self, gpus: int, wanted: float) -> list[int]:
@@ -249,32 +269,51 @@ def with_batch(job: Job, samples: int) -> Job:
     return msgspec.structs.replace(job, workload=msgspec.structs.replace(job.workload, global_batch=samples))
 
 
-def open_group(fleet: Fleet, way: PlainWay, limits: Limits) -> OpenGroup:
-    """A strategy on one pool as a group whose share is open."""
-    line, strategy, name = _Line(way), way.strategy, fleet.names[way.pool]
-    told = replace(strategy, layers=layers_of(way.job, strategy))
+def open_groups(fleet: Fleet, pool: int, job: Job, strategies: Sequence[Strategy], limits: Limits) -> list[OpenGroup]:
+    """Strategies on one pool as groups whose share is open."""
+    said = [job.saying(strategy) for strategy in strategies]
+    found: dict[int, OpenGroup] = {}
+    for words in {id(one): one for one in said}.values():  # the job itself, but for a strategy that says something else
+        places = [place for place, one in enumerate(said) if one is words]
+        lines = _lines(words, [strategies[place] for place in places], fleet.tables[pool].of(words))
+        found |= {place: _opened(fleet, pool, line, limits) for place, line in zip(places, lines, strict=True)}
+    return [found[place] for place in range(len(strategies))]
+
+
+def _opened(fleet: Fleet, pool: int, line: _Line, limits: Limits) -> OpenGroup:
+    """A group of a line."""
+    strategy, name = line.strategy, fleet.names[pool]
+    told = replace(strategy, layers=layers_of(line.job, strategy))
 
     def better(microbatches: int) -> OpenGroup | None:
-        job = with_batch(way.job, microbatches * strategy.dp * strategy.mbs)
+        job = with_batch(line.job, microbatches * strategy.dp * strategy.mbs)
         step_s = float(step.seconds(job, line.pipeline_s(microbatches), line.own_end_s))
-        best, _ = polished(job, strategy, step_s, limits.user_rules, way.tables.of(job).timed)
-        return None if best == strategy else open_group(fleet, PlainWay(way.pool, job, best, way.tables), limits)
+        best, _ = polished(job, strategy, step_s, limits.user_rules, fleet.tables[pool].of(job).timed)
+        return None if best == strategy else open_groups(fleet, pool, job, [best], limits)[0]
 
-    return OpenGroup(1 << way.pool, line.round, line.share(), line.end_s, lambda m: plain_group(name, told, m), better)
+    return OpenGroup(1 << pool, line.round, line.share(), line.end_s, lambda m: plain_group(name, told, m), better)
+
+
+def _lines(job: Job, strategies: Sequence[Strategy], table: PartTable) -> list[_Line]:
+    """Strategies that say what their job says."""
+    rows = [as_row(job, strategy) for strategy in strategies]
+    parts = table.rows(job, columns_of(rows))
+    costs = stages_of(job, rows, parts)
+    return [_Line(job, row, parts.take(np.array([place])), costs[place]) for place, row in enumerate(rows)]
 
 
 class _Line:
     """The pipeline and the end of one strategy, for any number of micro-batches and any other groups."""
 
-    def __init__(self, way: PlainWay) -> None:
-        strategy = self.strategy = way.strategy
-        said = way.job.saying(strategy)
-        self.job, self.row = said, as_row(said, strategy)
-        self.parts = way.tables.of(said).row(said, self.row.meshes.columns)
-        self.costs = stage_costs(said, self.row.meshes, self.parts, every_rank=True)
-        _, update, between = states(said, self.row.meshes, self.costs, self.row.shardings)
-        self.exchanged_s, self.own_end_s = between.per_microbatch_s[0, 0], float(step.after_s(update, between).max())
-        self.microbatches = said.workload.global_batch // (strategy.dp * strategy.mbs)
+    def __init__(self, job: Job, row: Row, parts: Gathered, costs: StageCosts) -> None:
+        strategy = self.strategy = row.strategy
+        self.job, self.row, self.costs, self._totals_s = job, row, costs, parts.totals_s
+        self._how = memory.holding(job, costs, row.shardings)
+        self._update = updated(job, costs, self._how)
+        own = self._exchanged(costs.sync)
+        self.own_end_s = float(step.after_s(self._update, own).max())
+        self.stages = virtual_stages(job, row.meshes, parts, row.recomputes, own.per_microbatch_s[0]).stages
+        self.microbatches = job.workload.global_batch // (strategy.dp * strategy.mbs)
         self.round = self._round()
         self.end_s = lru_cache(maxsize=64)(self._end_s)
 
@@ -291,7 +330,7 @@ class _Line:
     def pipeline_s(self, microbatches: int) -> float:
         """Simulated."""
         job = with_batch(self.job, microbatches * self.strategy.dp * self.strategy.mbs)
-        return simulated(job, self.row, self.parts, self.exchanged_s)[0]
+        return float(of_one_shape_s(job, self.row.meshes, self.stages, self._totals_s)[0])
 
     def share(self) -> BatchShare:
         """Seconds by rounds, a line through the share that the strategy was found for and the next one."""
@@ -301,8 +340,10 @@ class _Line:
         return BatchShare(samples, max(here_s - unit_s * (m // self.round), 0.0), unit_s)
 
     def _end_s(self, groups: int, way: cost.Wire | None) -> float:
-        strategy, costs = self.strategy, self.costs
         beside = cost.beside(self.job, groups, way)
-        moved = with_other_groups(self.job, costs.sync, costs.held, *replicas_of(strategy), beside)
-        _, update, between = states(self.job, self.row.meshes, costs._replace(sync=moved), self.row.shardings)
-        return float(step.after_s(update, between).max())
+        moved = with_other_groups(self.job, self.costs.sync, self.costs.held, *replicas_of(self.strategy), beside)
+        return float(step.after_s(self._update, self._exchanged(moved)).max())
+
+    def _exchanged(self, moved: Sync) -> Replicas:
+        """What its replicas exchange."""
+        return exchanged(self.job, self.row.meshes, self.costs._replace(sync=moved), self._how)

@@ -11,6 +11,7 @@ import numpy as np
 
 from astra.columns import Column, code
 from astra.cost import mixed as cost
+from astra.cost.timed import PartTables
 from astra.errors import InputError
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools
@@ -120,6 +121,7 @@ class Fleet(NamedTuple):
     jobs: tuple[Job, ...]
     names: tuple[str, ...]
     columns: tuple[cost.PoolColumns, ...] = ()  # parts already costed, by pool
+    tables: tuple[PartTables, ...] = ()  # the same of strategies on one pool
     joined: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # pools that were given apart, by what they are now
 
     def place(self, name: str) -> int:
@@ -182,7 +184,7 @@ def joined_fleet(fleet: Fleet) -> Fleet:
     jobs = [msgspec.structs.replace(fleet.jobs[some[0]], pool=pool) for some, pool in zip(same, pools, strict=True)]
     names = tuple(fleet.names[some[0]] for some in same)
     joined = {fleet.names[some[0]]: tuple(fleet.names[place] for place in some) for some in same if len(some) > 1}
-    return Fleet(msgspec.structs.replace(cluster, pools=tuple(pools), joints=joints), tuple(jobs), names, (), joined)
+    return Fleet(msgspec.structs.replace(cluster, pools=tuple(pools), joints=joints), tuple(jobs), names, joined=joined)
 
 
 def _one_network(cluster: Cluster, here: int, there: int) -> bool:

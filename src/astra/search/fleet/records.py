@@ -13,6 +13,8 @@ SOURCE: Final = (
     "Douillard et al. 2023, arXiv 2311.08105, 500 inner steps, up to 400M"
 )
 RUN_BY: Final = "torchft or OpenDiLoCo"  # torchft.local_sgd.DiLoCo; arXiv 2407.07852
+BRIDGE: Final = "jobs with a gradient bridge"
+UNWRITTEN: Final = "nothing exports the bridge: what sums the gradients of the jobs is yours to write"
 
 
 class MixedStage(StageEstimate, frozen=True, kw_only=True):
@@ -94,7 +96,7 @@ class RuntimePlan(Result, frozen=True, kw_only=True):
     strategy: str | None  # None: none was found
     step_s: float | None
     times: float | None  # its step over that of the fastest of them
-    why: str = ""
+    why: str = ""  # there is none, or nothing starts it
 
 
 class LineRemark(Result, frozen=True, kw_only=True):

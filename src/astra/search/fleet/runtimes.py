@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from astra.answer import Plan, PlanSet
 from astra.errors import AstraError
-from astra.search.fleet.records import MixedEstimate, RuntimePlan
+from astra.search.fleet.records import BRIDGE, UNWRITTEN, MixedEstimate, RuntimePlan
 from astra.spec.request import PlanRequest
 
-BRIDGE: Final = "jobs with a gradient bridge"
 # Who runs it, the runtime that models it, and the target of astra export that starts it.
 _ROWS: Final = (
     ("Megatron-LM", "megatron", "megatron"),
@@ -30,7 +29,7 @@ def by_runtime(request: PlanRequest, plan: Callable[[PlanRequest], PlanSet]) -> 
     return [
         RuntimePlan(
             runs_on=name, runtime=runtime, target=target or None, strategy=best.strategy, step_s=best.estimate.step_s,
-            times=None if fastest is None else best.estimate.step_s / fastest,
+            times=None if fastest is None else best.estimate.step_s / fastest, why="" if target else UNWRITTEN,
         )
         if isinstance(best, Plan)
         else RuntimePlan(runs_on=name, runtime=runtime, target=target or None, strategy=None, step_s=None, times=None,

@@ -14,9 +14,10 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from astra.cost.timed import PartTables
 from astra.partition.problem import Effort
 from astra.search.fleet.dealing import Dealt
-from astra.search.fleet.detail import estimate, without_even
+from astra.search.fleet.detail import CostedGroups, estimate, without_even
 from astra.search.fleet.frames import Counts, FoundPipeline, Frame
 from astra.search.fleet.menus import Asked, Menus
 from astra.search.fleet.pools import Fleet, Limits
@@ -79,9 +80,11 @@ class Planner:
         self.upper = upper  # whether plans will be ranked by the upper ends of their steps' intervals
         self.user_rules = self.limits.user_rules
         self.frame_space = FrameSpace(fleet, self.limits)
-        self.fleet = fleet._replace(columns=tuple(way.columns for way in self.frame_space.ways))
+        columns, tables = (way.columns for way in self.frame_space.ways), (PartTables() for _ in fleet.jobs)
+        self.fleet = fleet._replace(columns=tuple(columns), tables=tuple(tables))
         self.counts: Counts = tuple(pool.gpus for pool in fleet.cluster.pools)
         self._costed: dict[str, Costed] = {}
+        self._groups: CostedGroups = {}
         self._menus: dict[tuple[Counts, int], list[FoundPipeline]] = {}
         self.menus = Menus(self.fleet, self.limits, local, upper=upper)
         self.groups = GroupSearch(self.menus)
@@ -93,7 +96,7 @@ class Planner:
         other = copy(self)
         other.fleet, other.local = self.fleet._replace(cluster=cluster), local
         other.frame_space = self.frame_space.over(cluster)
-        other._costed, other._menus = {}, {}
+        other._costed, other._groups, other._menus = {}, {}, {}
         other.menus = self.menus.over(other.fleet, local)
         other.groups = GroupSearch(other.menus)
         other.use(Effort(MOST_EFFORT))
@@ -272,7 +275,7 @@ class Planner:
             costed = Costed(plan, estimate_alone(self.fleet, plan, user_rules=self.user_rules))
         else:
             self.effort.spend(FULL)
-            costed = Costed(plan, estimate(self.fleet, plan, user_rules=self.user_rules))
+            costed = Costed(plan, estimate(self.fleet, plan, user_rules=self.user_rules, known=self._groups))
         if whole:  # not a share that is costed by itself
             self._costed[text] = costed
         return costed

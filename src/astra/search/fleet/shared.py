@@ -18,9 +18,9 @@ import numpy as np
 from astra.cost import mixed as cost
 from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import room_bytes
-from astra.cost.shares import GATHERS, gathered_bytes, shared_sync, state_bytes
+from astra.cost.mixed import GATHERS, gathered_bytes, shared_sync, state_bytes
+from astra.cost.stage import trained_parameters
 from astra.cost.state import Held
-from astra.cost.trained import trained_parameters
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
 from astra.provenance import Floats, Ints
@@ -146,16 +146,17 @@ def _dealt(
     rates = [counts[pool] * float((one.mbs / (one.forward_s + one.backward_s)).max()) for pool, one in options.items()]
     if batch / sum(rates) >= below_s:
         return
-    choices = np.stack(np.meshgrid(*(np.arange(len(one.mbs)) for one in options.values()), indexing="ij"), axis=-1)
-    choices = choices.reshape(-1, len(pools))
+    sizes = (count * options[pool].mbs for pool, count in zip(pools, replicas, strict=True))
+    samples = sum(np.ix_(*sizes), np.zeros((), np.int64))
+    choices = np.argwhere(batch % samples == 0)
+    samples = samples[tuple(choices.T)]
 
     def column(name: str) -> Any:
         return np.stack([getattr(options[pool], name)[choices[:, place]] for place, pool in enumerate(pools)])
 
-    samples = sum(count * mbs for count, mbs in zip(replicas, column("mbs"), strict=True))
     free, forward_s, backward_s = (column(name) for name in ("free_bytes", "forward_s", "backward_s"))
     least_s = batch / samples * exchange.hidden(forward_s, backward_s).max(axis=0)
-    chosen = np.flatnonzero((free.min(axis=0) >= 0) & (batch % samples == 0) & (least_s / (1 + SLOWED) < below_s))
+    chosen = np.flatnonzero((free.min(axis=0) >= 0) & (least_s / (1 + SLOWED) < below_s))
     found = []
     for row in chosen[np.argsort(least_s[chosen], kind="stable")][:LOOKED_AT]:
         padding = _padding(fleet.job, free[:, row], replicas)

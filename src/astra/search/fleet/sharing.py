@@ -33,6 +33,7 @@ IMITATED: Final = 2  # groups of each pool whose shape is tried on the others
 CUT: Final = 3  # groups of each part of a pool that is cut
 ROUNDS: Final = 3  # of looking for shares that come out more even
 NEAREST: Final = 6  # shares of all pools together that are looked at in a round, and one more of each
+LEAST_NEW: Final = 0.1  # rounds of micro-batches that a share must bring, as far as it is near
 MOST_GRIDS: Final = 500_000  # of strategies that are searched: of few experts and few GPUs less than a second
 SLACK: Final = 0.98  # of the time by rates: a share may run at a better rate than the whole batch
 
@@ -43,6 +44,7 @@ class GroupSearch:
     def __init__(self, menus: Menus) -> None:
         self.menus, self.fleet, self.batch = menus, menus.fleet, menus.batch
         self.wire = lru_cache(maxsize=256)(self._wire)
+        self.left_open = False  # whether something was not looked at
 
     def best(
         self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS, fewer: Counts | None = None
@@ -65,18 +67,18 @@ class GroupSearch:
             own = {pool: rates[pool] for pool in some}
             if not own:
                 break  # no pool has a strategy of its own
-            if SLACK * self.batch / sum(own.values()) >= min([limit, *(one.seconds for one in found[:1])]):
+            best_s = min([limit, *(one.seconds for one in found[:1])])
+            if SLACK * self.batch / sum(own.values()) >= best_s:
                 break
-            if self._look(counts, own, min([limit, *(one.seconds for one in found[:1])]), every=every) or not found:
-                found = self.dealt(counts, (), every=every, limit=limit)
-            for _ in range(ROUNDS if found else 0):
-                best_s = found[0].seconds
-                if not self._look_near(counts, own, best_s):
+            if self._look(counts, own, best_s, every=every) or not found:
+                found = [*self.dealt(counts, (), every=every, limit=best_s), *found][:KEPT]
+            for turn in range(ROUNDS if found else 0):
+                if not self._look_near(counts, own, found[0].seconds, by_rate=turn == 0):
                     break
-                again = self.dealt(counts, (), every=every, limit=best_s)
+                again = self.dealt(counts, (), every=every, limit=found[0].seconds)
                 if not again:
                     break
-                found = again
+                found = [*again, *found][:KEPT]
         return self._polished(found)
 
     def dealt(self, counts: Counts, blocks: Sequence[OpenGroup], *, every: bool, limit: float) -> list[Sharing]:
@@ -84,7 +86,10 @@ class GroupSearch:
         used = [pool for pool, gpus in enumerate(counts) if gpus]
         ways: list[Way] = [(block,) for block in blocks]
         ways += self._ways(counts, used, every=every)
-        return self.dealer(ways, limit).best(sum(1 << pool for pool in used) if every else 0)
+        dealer = self.dealer(ways, limit)
+        found = dealer.best(sum(1 << pool for pool in used) if every else 0)
+        self.left_open |= dealer.left_open
+        return found
 
     def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT) -> Dealer:
         """Who deals the batch to some ways to use pools."""
@@ -144,34 +149,53 @@ class GroupSearch:
         used = [pool for pool, gpus in enumerate(counts) if gpus]
         ways: list[Way] = []
         for pool in used:
-            doubt, groups = Doubt(self.fleet.jobs[pool]), self.menus.known(pool, counts[pool])
-            plain = [group.group(group.round).plain for group in groups]
-            doubts = [inf if one is None else float(doubt.of(from_strategy(one))[0]) for one in plain]
+            groups = self.menus.known(pool, counts[pool])
+            doubts = self._doubts(pool, groups)
             least = min(doubts, default=inf)
-            ways += [(group,) for group, own in zip(groups, doubts, strict=True) if own <= TRUSTED * least]
+            trusted = [group for group, own in zip(groups, doubts, strict=True) if own <= TRUSTED * least]
+            ways += [(group,) for group in undominated(trusted, self.menus.wires)]
         must = sum(1 << pool for pool in used) if every else 0
         return Dealer(ways, self.batch, self.wire, keep=FEW, below=inf).best(must)
 
-    def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float) -> bool:
+    def _doubts(self, pool: int, groups: Sequence[OpenGroup]) -> list[float]:
+        """What the step of each group is multiplied by for the upper end of its interval."""
+        plain = [from_strategy(one) for group in groups if (one := group.group(group.round).plain) is not None]
+        columns = {name: np.concatenate([one[name] for one in plain]) for name in plain[0]} if plain else {}
+        found: list[float] = Doubt(self.fleet.jobs[pool]).of(columns).tolist() if plain else []
+        return found
+
+    def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float, *, by_rate: bool) -> bool:
         """Ask for shares that let all pools end sooner than the best known, and say whether new groups were found.
 
-        With more than a pool can do in that time, or with less than the others leave, nothing ends sooner.
+        With more than a pool can do in that time, or with less than the others leave, nothing ends sooner. What it can
+        do is known by its rate with the whole batch, and more closely by its groups once such shares were looked at.
         """
-        most = {pool: min(int(best_s * rate / SLACK), self.batch) for pool, rate in rates.items()}
-        spare, before, wire = sum(most.values()) - self.batch, self.menus.groups, self._wire_of(rates)
-        for pool, able in most.items():
-            if not able:
+        wire, wanted = self._wire_of(rates), list[Asked]()
+        able = {pool: best_s * rate if by_rate else self._able(pool, counts[pool], best_s, wire)
+                for pool, rate in rates.items()}  # fmt: skip
+        most = {pool: min(int(samples / SLACK), self.batch) for pool, samples in able.items()}
+        spare = sum(most.values()) - self.batch
+        for pool, limit in most.items():
+            if not limit:
                 continue
             gpus = counts[pool]
-            window, middle = np.arange(max(able - spare, 1), able + 1), able * self.batch / sum(most.values())
+            window, middle = np.arange(max(limit - spare, 1), limit + 1), limit * self.batch / sum(most.values())
             near = (1 - abs(window - middle) / (spare + 1)) * np.minimum(window / middle, middle / window)
             for _ in range(NEAREST // len(most) + 1):
-                worth = near * self.menus.fresh(pool, gpus, window, wire)
-                if worth.max(initial=0.0) <= 0:
+                worth = near * self.menus.fresh(pool, gpus, window, wire, wanted)
+                if worth.max(initial=0.0) < LEAST_NEW:
                     break
-                share = int(window[worth.argmax()])
-                self._ask(self._asked(pool, gpus, share, wire), self._step_s(pool, gpus, best_s))
-        return self.menus.groups > before
+                wanted.append(self._asked(pool, gpus, int(window[worth.argmax()]), wire))
+        return self._ask_all((), wanted, best_s)
+
+    def _able(self, pool: int, gpus: int, seconds: float, wire: cost.Wire | None) -> float:
+        """Samples that the known groups of a pool, or of the parts it is cut in, could do in time beside others."""
+        able: dict[int, float] = {}
+        for size in self.menus.sizes(pool, gpus):
+            lines = [group.line(2, wire) for group in self.menus.known(pool, size)]
+            able[size] = max((line.samples * (seconds - line.fixed_s) / line.unit_s for line in lines), default=0.0)
+        cut = (sum(able.get(part, 0.0) for part in pair) for pair in self._cuts(pool, gpus))
+        return max(0.0, *able.values(), *cut)
 
     def rates(self, counts: Counts, *, every: bool) -> dict[int, float]:
         """Samples per second of each pool that can train the model by itself, at best."""
@@ -197,17 +221,30 @@ class GroupSearch:
         """Ask for the shares that fall to some pools, and say whether groups were found that were not known."""
         wanted = {pool: self.batch * rate / sum(rates.values()) for pool, rate in rates.items()}
         exact, wire = exact_shares(list(wanted.values()), self.batch), self._wire_of(rates)
-        before, asked = self.menus.groups, set[tuple[int, int, int]]()
-        for pool, part in zip(wanted, exact, strict=True):
-            gpus, needed = counts[pool], len(rates) == sum(gpus > 0 for gpus in counts)
-            self._ask(self._asked(pool, gpus, part, wire), self._step_s(pool, gpus, limit), needed=needed)
-        for pool, share in wanted.items():
-            for gpus in self._sizes(pool, counts[pool], every=every):
-                asked |= {(pool, gpus, near) for near in self.menus.near(gpus, share * gpus / counts[pool])}
-        for pool, gpus, near in sorted(asked):
-            if self.menus.fresh(pool, gpus, np.array([near]), wire)[0] > 0:
-                self._ask(self._asked(pool, gpus, near, wire), self._step_s(pool, gpus, limit))
+        first = [self._asked(pool, counts[pool], part, wire) for pool, part in zip(wanted, exact, strict=True)]
+        near = {(pool, gpus, share)
+                for pool, whole in wanted.items()
+                for gpus in self._sizes(pool, counts[pool], every=every)
+                for share in self.menus.near(gpus, whole * gpus / counts[pool])}  # fmt: skip
+        others = list[Asked]()
+        for pool, gpus, share in sorted(near):
+            if self.menus.fresh(pool, gpus, np.array([share]), wire, (*first, *others))[0] > 0:
+                others.append(self._asked(pool, gpus, share, wire))
+        every_pool = len(rates) == sum(gpus > 0 for gpus in counts)
+        return self._ask_all(first if every_pool else (), others if every_pool else (*first, *others), limit)
+
+    def _ask_all(self, needed: Sequence[Asked], wanted: Sequence[Asked], limit: float) -> bool:
+        """Ask for groups that end in time, and say whether some were found that were not known."""
+        before = self.menus.groups
+        self.menus.prepare((*needed, *(wanted if self._may_ask else ())))
+        for asked in (*needed, *wanted):
+            self._ask(asked, self._step_s(asked.pool, asked.gpus, limit), needed=asked in needed)
         return self.menus.groups > before
+
+    @property
+    def _may_ask(self) -> bool:
+        """Whether the work allowed is not done yet."""
+        return self.menus.spent < self._until and not self.menus.effort.late
 
     def _asked(self, pool: int, gpus: int, share: int, wire: cost.Wire | None) -> Asked:
         """A share; with the whole batch there is no other group."""
@@ -215,8 +252,7 @@ class GroupSearch:
 
     def _ask(self, asked: Asked, below_s: float = np.inf, *, needed: bool = False) -> None:
         """Ask what a pool can do with a share of the batch, as far as the work allowed goes or where it is needed."""
-        allowed = (needed or self.menus.spent < self._until) and not self.menus.effort.late
-        if allowed or self.menus.met(asked):
+        if self._may_ask or (needed and not self.menus.effort.late) or self.menus.met(asked):
             self.menus.look(asked, below_s)
         else:
             self.left_open = True

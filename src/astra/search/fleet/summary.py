@@ -9,8 +9,10 @@ import msgspec
 
 from astra.answer import Estimate, Range, StageEstimate
 from astra.catalog import runtimes
+from astra.columns import from_strategy
 from astra.cost.stage import Gathered, parts_of, stage_costs
 from astra.cost.step import states
+from astra.evidence.bars import Doubt
 from astra.evidence.kinds import Kind, shape_of
 from astra.evidence.sentence import sentence
 from astra.provenance import Source
@@ -19,7 +21,7 @@ from astra.rules.table import Rule
 from astra.search import detail
 from astra.search.engine import Candidate
 from astra.search.fleet.pools import Fleet, part_of
-from astra.search.fleet.records import RUN_BY, GroupEstimate, MixedEstimate, MixedStage, warning
+from astra.search.fleet.records import BRIDGE, RUN_BY, GroupEstimate, MixedEstimate, MixedStage, warning
 from astra.search.splits import best_splits
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
@@ -30,8 +32,7 @@ from astra.units import GIB
 
 # Executors whose framework is a runtime of the catalog: what it can train and do is in that file.
 _PROFILES: Final = {
-    "Megatron-LM": "megatron", "FlagScale": "flagscale", "PyTorch trainer": "pytorch",
-    "jobs with a gradient bridge": "megatron",
+    "Megatron-LM": "megatron", "FlagScale": "flagscale", "PyTorch trainer": "pytorch", BRIDGE: "megatron",
 }  # fmt: skip
 # The executor that starts what is written for a target.
 STARTED_BY: Final = {
@@ -39,8 +40,7 @@ STARTED_BY: Final = {
 }  # fmt: skip
 STARTED: Final = frozenset(STARTED_BY.values())  # by what astra export writes
 RUNTIMES: Final = (
-    "Megatron-LM", "torch.distributed.pipelining", "FlagScale", "PyTorch trainer", "jobs with a gradient bridge",
-    "HexiScale", "Sailor",
+    "Megatron-LM", "torch.distributed.pipelining", "FlagScale", "PyTorch trainer", BRIDGE, "HexiScale", "Sailor",
 )  # fmt: skip
 _FORKS: Final = ("HexiScale", "Sailor")  # of older code, with ZeRO 1 at most
 
@@ -88,7 +88,7 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
             "tp, pipelines and replicas alone": max(s.ep for s in segments) > 1
             or max(g.cp for g in strategy.groups) > 1,
         },
-        "jobs with a gradient bridge": {
+        BRIDGE: {
             "several groups, each on a pool of its own": len(strategy.groups) == 1 or not apart,
         },
         "HexiScale": {
@@ -200,6 +200,30 @@ def summary(
     )
 
 
+def group_record(
+    number: int, group: Group, stages: Sequence[MixedStage], sends: Sequence[float], seconds: float, waits_s: float
+) -> GroupEstimate:
+    """One group of a strategy; ``waits_s`` for the one that ends last."""
+    gpus: dict[str, int] = {}
+    for segment in group.segments:
+        gpus[segment.pool] = gpus.get(segment.pool, 0) + group.gpus(segment)
+    times = [stage.microbatch_s + (0.0 if group.hides_transfers else stage.transfer_s) for stage in stages]
+    closed = (sum(times) - max(times)) / group.vp + group.microbatches * max(times)
+    closed += 2 * sum(sends) if group.hides_transfers else 0.0  # hidden but for fill and drain
+    return GroupEstimate(
+        index=number,
+        text=str(group),
+        dp=group.dp,
+        mbs=group.mbs,
+        microbatches=group.microbatches,
+        samples=group.samples,
+        gpus=gpus,
+        pipeline_s=seconds,
+        closed_form_s=closed,
+        waits_s=waits_s,
+    )
+
+
 def _as_usual(fleet: Fleet, strategy: MixedStrategy) -> tuple[str, ...]:
     """The fields that every strategy on one pool would have so by itself: their short text leaves them out."""
     plain = [(group.segments[0].pool, group.plain) for group in strategy.groups if group.plain is not None]
@@ -258,14 +282,17 @@ def best_alone(
     ``upper``: by the upper end of the step's interval.
     """
     job, candidates, timed = met
-    strategies = best_splits(job, candidates, user_rules, timed)
-    results = detail.estimate(job, strategies, user_rules=user_rules, timed=timed)
-    fitting = [pair for pair in zip(strategies, results, strict=True) if pair[1].fits and pair[1].legal]
-    if not fitting:
-        return None
-    strategy, result = min(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)
-    plan, said = OnePool(pool=fleet.names[place], strategy=strategy), job.saying(strategy)
-    return plan, _reported(fleet, said, plan, result, _pipeline_s(said, strategy, timed if said is job else ()))
+    doubt = Doubt(job) if upper else None
+
+    def rank(one: Candidate) -> float:
+        return one.step_s if doubt is None else one.step_s * float(doubt.of(from_strategy(one.strategy))[0])
+
+    for strategy, _ in sorted(best_splits(job, candidates, user_rules, timed), key=rank):
+        result = detail.estimate(job, [strategy], user_rules=user_rules, timed=timed)[0]
+        if result.fits and result.legal:
+            plan, said = OnePool(pool=fleet.names[place], strategy=strategy), job.saying(strategy)
+            return plan, _reported(fleet, said, plan, result, _pipeline_s(said, strategy, timed if said is job else ()))
+    return None
 
 
 def estimate_alone(fleet: Fleet, plan: OnePool, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
