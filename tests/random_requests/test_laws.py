@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import astra
-from astra.catalog import models, runtimes
+from astra.catalog import runtimes
 from astra.money.objectives import OBJECTIVES
 from astra.spec.request import FIELDS
 from astra.spec.workload import PRECISIONS, TASKS
@@ -32,13 +32,13 @@ def test_random_requests_keep_the_laws() -> None:
 
 
 def test_every_field_and_name_is_drawn() -> None:
-    """Of 4,000 requests; none is asked."""
-    draws = [drawn(Random(number)) for number in range(4000)]
+    """Of 1,500 requests; none is asked."""
+    draws = [drawn(Random(number)) for number in range(1500)]
     fields = [asked.fields for asked in draws]
     assert {asked.kind for asked in draws} == {*KINDS}
     assert {asked.spelling for asked in draws} == {*SPELLINGS}
     known = {
-        "model": models.model_names(), "runtime": runtimes.runtime_names(), "task": TASKS, "precision": PRECISIONS,
+        "runtime": runtimes.runtime_names(), "task": TASKS, "precision": PRECISIONS,
         "objective": {*OBJECTIVES} - {"budget", "deadline"},
     }  # fmt: skip
     for name, values in known.items():
