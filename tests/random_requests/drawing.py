@@ -204,7 +204,9 @@ def _precisions(pool: str) -> list[str]:
 def _goal(draw: Random, kind: str) -> Fields:
     if kind == "rent":
         money: Fields = {"market": draw.choice(("on-demand", "reserved", "spot", "any"))}
-        goal = {} if draw.random() < 0.7 else {"objective": draw.choice(("cheapest", "pareto", "dollars-per-token"))}
+        goal: Fields = (
+            {} if draw.random() < 0.7 else {"objective": draw.choice(("cheapest", "pareto", "dollars-per-token"))}
+        )
         return {"tokens": draw.choice((1e8, 1e9)), "money": money, **goal}
     if draw.random() < 0.7 or kind == "estimate":
         return {}
