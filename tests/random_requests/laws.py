@@ -130,7 +130,7 @@ def refused(asked: Asked, reply: Reply, draw: Random) -> dict[str, int]:
 
 def _nothing_fits(asked: Asked, draw: Random) -> int:
     world = World.of(read_request("plan", asked.fields))
-    if world.goal.objective.name != "fastest":
+    if world.several or world.goal.objective.name != "fastest":  # a server in part is a pool of its own
         return 0
     some = (sampled(world.job, draw) for _ in range(TRIED))
     legal = [strategy for strategy in dict.fromkeys(some) if strategy is not None and _allowed(world, strategy)][:HELD]
@@ -154,8 +154,10 @@ def _estimate_back(case: Case) -> int:
 
 
 def _lasting(record: Record) -> Record:
-    """An answer without the time it took."""
-    return record | {"search": {name: value for name, value in record["search"].items() if name not in _MEASURED}}
+    """An answer without the time it took, and without where rules were read, which the request it carries has not."""
+    search = {name: value for name, value in record["search"].items() if name not in _MEASURED}
+    refused = [reject["strategies"] for reject in record["rejects"]]
+    return {name: record[name] for name in ("plans", "objective", "asked")} | {"search": search, "refused": refused}
 
 
 def close(one: float, other: float) -> bool:
