@@ -40,6 +40,7 @@ def fuzz(name: str, seconds: int) -> dict[str, Any]:
     report.unlink(missing_ok=True)
     words = [sys.executable, "-m", "tests.fuzz.child", name, str(report), str(FOUND), str(corpus)]
     words += [f"-max_total_time={seconds}", f"-timeout={HUNG_S}", f"-rss_limit_mb={MOST_MB}"]
+    words += [f"-report_slow_units={HUNG_S}"]
     words += [f"-max_len={MOST_BYTES}", "-verbosity=0", f"-artifact_prefix={FOUND / name}-"]
     done = subprocess.run(
         words, cwd=ROOT, capture_output=True, text=True, errors="replace", env=_environment(), check=False

@@ -147,7 +147,8 @@ def able(job: Job, *, several: bool = False) -> Job:
     who = job.runtime.name
     reasons = [reason.sentence for reason in unable(job.runtime, job.model, job.workload)]
     if not reasons and several and "pp" not in job.runtime.can.degrees:
-        reasons = [f"{who} has no pipeline parallelism, which joins several pools of GPUs"]
+        joined = "which joins several pools of GPUs (a server in part is a pool of its own)"
+        reasons = [f"{who} has no pipeline parallelism, {joined}"]
     if reasons:
         others = who_can(job.model, job.workload)
         others = [name for name in others if not several or "pp" in runtimes.runtime(name).can.degrees]
