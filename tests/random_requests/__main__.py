@@ -147,7 +147,8 @@ def main() -> int:
     runs = recorded(record)
     first = max((run["first"] + run["requests"] for run in runs), default=0) if args.first is None else args.first
     tally, told, written = Tally(first), state(), time.perf_counter()
-    os.chdir(tempfile.mkdtemp(prefix="astra-random-"))  # whatever a damaged command line writes is out of the way
+    folder = tempfile.TemporaryDirectory(prefix="astra-random-")
+    os.chdir(folder.name)  # whatever a damaged command line writes is out of the way
     save = partial(keep, record) if record else None
     for number, outcome, cpu_s in outcomes(first, args.requests, args.jobs):
         tally.add(number, outcome, cpu_s)
