@@ -42,6 +42,7 @@ from astra.validate.targets import REHEARSED
 GPU: Final = "H200-SXM5-141GB"  # of files that do not say
 HOST_BOUND: Final = 1.25  # a step this much longer than its kernels waited for the host
 FUSED_LOGITS_BYTES: Final = 10.0  # per logit at the worst moment of the fused cross-entropy
+FLASH: Final = {"clock": 1.2, "attention_rate": 0.97}  # of FSDP2 ranks with FlashAttention-2, fitted to those rows
 CUDNN_GAIN: Final = 1.11  # speed of SDPA's cuDNN kernels over their curve, fitted to the rows that ran them
 KINDS: Final = ("gemm", "attention", "rest")
 _GEMMS: Final = ("gemm", "grouped_gemm")
@@ -104,7 +105,9 @@ def job_of(row: Mapping[str, Any], device: Device) -> tuple[Job, Strategy]:
     job = Job(
         model=case.model,
         pool=Pool(device=device, node=node, gpus=strategy.gpus),
-        workload=Workload(global_batch=case.num_microbatches * strategy.dp * strategy.mbs, seq=case.seq),
+        workload=Workload(
+            global_batch=case.num_microbatches * strategy.dp * strategy.mbs, seq=case.seq, precision=case.precision
+        ),
         runtime=runtime_of(row),
     )
     return job, strategy
@@ -112,8 +115,11 @@ def job_of(row: Mapping[str, Any], device: Device) -> tuple[Job, Strategy]:
 
 def runtime_of(row: Mapping[str, Any]) -> Runtime:
     """The rehearsed runtime, with the variants a row asks for."""
-    if row.get("framework") == "fsdp2":
-        return runtimes.runtime(FSDP2[row["compiled"]])
+    framework = row.get("framework", "megatron")
+    if framework == "fsdp2":  # its attention was chosen, and draws less power: torch takes cuDNN's by itself now
+        return changed(runtimes.runtime(FSDP2[row["compiled"]]), attention="flash2", **FLASH)
+    if framework in ("transformers", "torchtitan"):
+        return runtimes.runtime("transformers-local" if framework == "transformers" else FSDP2[row["compiled"]])
     chosen = runtimes.runtime(RUNTIME)
     if row["fused_cross_entropy"]:
         chosen = changed(chosen, logits_peak_bytes=FUSED_LOGITS_BYTES)

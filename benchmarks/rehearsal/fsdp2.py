@@ -1,5 +1,8 @@
 """FSDP2 ranks on this machine's GPU: ``python benchmarks/rehearsal/fsdp2.py --out fsdp2.json --seconds 330``.
 
+``--framework transformers`` runs models of Hugging Face as Accelerate shards them, ``--framework torchtitan`` those of
+torchtitan 0.2.2 with its tensor parallelism and float8 products; each must be installed.
+
 Llama shapes from 1B to 8B and a mixture of experts; several lengths and micro-batches; layers kept or recomputed,
 eager and compiled, weights gathered again in backward or kept. Half of the rows are for finding causes and half for
 scoring, by the hash that ``Case.split`` takes. Torch alone is needed. The file is rewritten after each row.
@@ -22,7 +25,7 @@ from msgspec.structs import replace  # noqa: E402
 
 from astra.lab.profile.gpu import ClockWatch, describe_gpu  # noqa: E402
 from astra.lab.profile.store import Store  # noqa: E402
-from astra.lab.rehearse import fsdp_rank, torch_run  # noqa: E402
+from astra.lab.rehearse import fsdp_rank, titan_rank, torch_run, transformers_rank  # noqa: E402
 from astra.lab.rehearse.case import Case  # noqa: E402
 from astra.spec.model import ModelSpec, MoE  # noqa: E402
 from astra.spec.strategy import parse_strategy  # noqa: E402
@@ -42,6 +45,7 @@ SHAPES: Final[dict[str, ModelSpec]] = {
     "qwen8b": OTHERS["qwen3-8b"],
     "olmoe": OTHERS["olmoe-7b"],
     "34b": OTHERS["yi-34b"],
+    "70b": MODELS["llama3-70b"],
 }  # fmt: skip
 
 UNFINISHED: Final = 75  # run again: the process had to end
@@ -106,10 +110,83 @@ OTHER_GRID: Final = (
 )
 
 
-def cases(grid: Sequence[tuple[str, int, int, str, bool]] = GRID) -> list[Case]:
+TRANSFORMERS_GRID: Final = (
+    ("8b", 16, 8192, "dp64 mbs1 zero3", False),
+    ("8b", 16, 8192, "dp64 mbs1 zero2", False),
+    ("8b", 0, 8192, "dp64 mbs1 zero3 recompute=full", False),
+    ("1b", 0, 4096, "dp16 mbs4 zero3", False),
+    ("1b", 0, 4096, "dp16 mbs1 zero3", False),
+    ("3b", 0, 4096, "dp32 mbs2 zero3", False),
+    ("qwen8b", 18, 4096, "dp64 mbs1 zero3", False),
+    ("qwen8b", 18, 4096, "dp64 mbs2 zero3 recompute=full", False),
+    ("7b", 16, 4096, "dp128 mbs1 zero3", False),
+    ("7b", 0, 4096, "dp128 mbs4 zero3 recompute=full", False),
+    ("moe", 0, 4096, "dp16 mbs2 zero3", False),
+    ("moe", 0, 4096, "dp64 mbs2 zero3 recompute=full", False),
+    ("olmoe", 8, 4096, "dp64 mbs2 zero3", False),
+    ("12b", 10, 8192, "dp256 mbs1 zero3", False),
+    ("34b", 8, 4096, "dp128 mbs1 zero3", False),
+    ("4b", 18, 2048, "dp256 mbs2 zero3", False),
+    ("8b", 8, 2048, "dp16 mbs1 zero3", False),
+    ("1b", 0, 8192, "dp8 mbs2 zero2 recompute=full", False),
+    ("3b", 14, 8192, "dp8 mbs2 zero3", False),
+    ("8b", 8, 16384, "dp32 mbs1 zero3", False),
+    # run after the runtimes of both frameworks were made: scored once
+    ("12b", 16, 4096, "dp64 mbs2 zero3", False),
+    ("34b", 10, 8192, "dp256 mbs1 zero3 recompute=full", False),
+    ("70b", 4, 4096, "dp128 mbs1 zero3", False),
+    ("70b", 8, 8192, "dp512 mbs1 zero3 recompute=full", False),
+    ("qwen8b", 12, 8192, "dp32 mbs1 zero3", False),
+    ("4b", 0, 4096, "dp16 mbs1 zero2", False),
+    ("7b", 12, 2048, "dp64 mbs6 zero3", False),
+    ("3b", 0, 2048, "dp24 mbs6 zero3", False),
+    ("olmoe", 6, 2048, "dp32 mbs4 zero3", False),
+    ("1b", 0, 16384, "dp8 mbs1 zero3", False),
+)
+TORCHTITAN_GRID: Final = (
+    ("8b", 16, 8192, "tp2 sp dp32 mbs1 zero3", True),
+    ("8b", 16, 8192, "tp2 sp dp32 mbs1 zero3", False),
+    ("8b", 16, 8192, "dp64 mbs1 zero3", True),
+    ("8b", 16, 8192, "dp64 mbs1 zero3", False),
+    ("8b", 16, 8192, "dp64 mbs1 zero3", True, "fp8-rowwise"),
+    ("8b", 0, 8192, "tp8 sp dp8 mbs2 zero3", True),
+    ("70b", 8, 8192, "tp8 sp dp32 mbs1 zero3", True),
+    ("70b", 8, 8192, "tp8 sp dp32 mbs1 zero3", False),
+    ("70b", 8, 8192, "dp256 mbs1 zero3 recompute=full", True, "fp8-rowwise"),
+    ("70b", 8, 8192, "dp256 mbs1 zero3 recompute=full", True),
+    ("qwen8b", 18, 4096, "dp64 mbs1 zero3", True),
+    ("qwen8b", 18, 4096, "tp2 sp dp64 mbs2 zero3", True),
+    ("7b", 16, 4096, "tp2 sp dp64 mbs2 zero3", True),
+    ("8b", 0, 8192, "tp8 sp dp8 mbs2 zero3 recompute=full", False),
+    ("34b", 12, 4096, "tp4 sp dp32 mbs1 zero3", True),
+    ("34b", 12, 4096, "tp4 sp dp32 mbs2 zero3 recompute=full", True),
+    ("7b", 0, 4096, "dp128 mbs2 zero3 recompute=full", True),
+    ("70b", 4, 4096, "dp128 mbs1 zero3", True, "fp8-rowwise"),
+    ("70b", 16, 4096, "tp8 sp dp16 mbs2 zero3", True, "fp8-rowwise"),
+    # run after the runtimes were made: scored once
+    ("70b", 10, 4096, "tp4 sp dp64 mbs2 zero3", True),
+    ("34b", 16, 8192, "tp8 sp dp32 mbs2 zero3 recompute=full", True),
+    ("8b", 12, 4096, "tp2 sp dp16 mbs4 zero3", True),
+    ("8b", 12, 16384, "tp4 sp dp16 mbs1 zero3", True),
+    ("qwen8b", 12, 8192, "dp32 mbs1 zero3", True),
+    ("7b", 16, 2048, "dp64 mbs4 zero3", True),
+    ("34b", 8, 4096, "dp128 mbs2 zero3 recompute=full", True),
+    ("70b", 6, 8192, "tp2 sp dp128 mbs1 zero3", True),
+)
+GRIDS: Final = {"fsdp2": GRID, "transformers": TRANSFORMERS_GRID, "torchtitan": TORCHTITAN_GRID}
+RANKS: Final = {"fsdp2": fsdp_rank.Rank, "transformers": transformers_rank.Rank, "torchtitan": titan_rank.Rank}
+ABOUT: Final = {
+    "fsdp2": "torch fully_shard (FSDP2), layers after torchtitan 0.3's Llama",
+    "transformers": "models of transformers under torch fully_shard, as accelerate wraps them",
+    "torchtitan": "models and wrapping of torchtitan 0.2.2",
+}
+Row = tuple[str, int, int, str, bool] | tuple[str, int, int, str, bool, str]
+
+
+def cases(grid: Sequence[Row] = GRID, framework: str = "fsdp2") -> list[Case]:
     """The cases of a grid, in order."""
     found = []
-    for shape, layers, seq, words, compiled in grid:
+    for shape, layers, seq, words, compiled, *precision in grid:
         model = SHAPES[shape]
         strategy = parse_strategy(words)
         found.append(
@@ -119,8 +196,9 @@ def cases(grid: Sequence[tuple[str, int, int, str, bool]] = GRID) -> list[Case]:
                 seq=seq,
                 stage=strategy.pp - 1,
                 microbatches=4 if strategy.pp > 1 else 1,
-                framework="fsdp2",
+                framework=framework,
                 compiled=compiled,
+                precision=precision[0] if precision else "bf16",
             )
         )
     return found
@@ -132,18 +210,21 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no case after this long")
     parser.add_argument("--only", default="", help="comma-separated places in the grid, for a trial")
     parser.add_argument("--others", action="store_true", help="the shapes that the cost model was not made with")
+    parser.add_argument("--framework", choices=GRIDS, default="fsdp2", help="whose models and wrapping")
     parser.add_argument("--list", action="store_true", help="print the ids and stop")
     args = parser.parse_args()
-    chosen = cases(OTHER_GRID if args.others else GRID)
+    chosen = cases(OTHER_GRID if args.others else GRIDS[args.framework], args.framework)
     if args.only:
         chosen = [chosen[int(place)] for place in args.only.split(",")]
     if args.list:
         print("\n".join(f"{case.split} {case.id}" for case in chosen))
         return 0
-    return run(chosen, args.out, args.seconds)
+    if args.framework == "torchtitan":
+        titan_rank.install()
+    return run(chosen, args.out, args.seconds, RANKS[args.framework])
 
 
-def run(chosen: list[Case], out: str, seconds: float) -> int:
+def run(chosen: list[Case], out: str, seconds: float, rank: Any) -> int:
     """Measure every case that is not in the file yet, until time is up."""
     began = time.perf_counter()
     store = Store(out, key="id")
@@ -152,7 +233,7 @@ def run(chosen: list[Case], out: str, seconds: float) -> int:
         store.add({"id": died_on, "oom": False, "error": "the process died while measuring this case"})
     costs = torch_run.prepare()
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
-    about: dict[str, Any] = {"framework": "torch fully_shard (FSDP2), layers after torchtitan 0.3's Llama"}
+    about: dict[str, Any] = {"framework": ABOUT[chosen[0].framework]}
     store.header.update(what="rehearsal", date=date, runtime=about, fill_costs=costs)
     if costs is not None:
         import torch  # noqa: PLC0415 - listing the grid needs none
@@ -164,7 +245,7 @@ def run(chosen: list[Case], out: str, seconds: float) -> int:
                 print("time is up")
                 break
             store.begin(case.id)
-            row = torch_run.one(case, fsdp_rank.Rank, costs, fsdp_rank.world_of(case), **_how(costs, watch))
+            row = torch_run.one(case, rank, costs, titan_rank.world_of(case), **_how(costs, watch))
             store.add(row)
             print(f"{time.perf_counter() - began:6.1f} s  {_line(row)}", flush=True)
             if "CUDA error" in row.get("error", ""):

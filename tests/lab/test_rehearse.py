@@ -268,7 +268,7 @@ def test_every_reason_is_given_at_once() -> None:
         ("megatron", "megatron", "megatron-local"),
         ("deepspeed", "megatron", "megatron-local"),
         ("torchtitan", "fsdp2", "torchtitan-local"),
-        ("fsdp-eager", "fsdp2", "fsdp-local"),
+        ("fsdp-eager", "transformers", "transformers-local"),
     ],
 )
 def test_a_plan_is_played_by_the_framework_it_is_for(runtime: str, framework: str, compared: str) -> None:

@@ -37,6 +37,7 @@ examples:
   astra plan llama-3.1-70b --gpus 64xH100 --max vp=1 --out flat.json
   astra rehearse flat.json --framework torch  plain torch layers, without virtual stages; no megatron-core needed
 """
+_FRAMEWORKS: Final = ("auto", "megatron", "torch", "fsdp2", "transformers", "torchtitan")
 _HEAD: Final = ("stage", "layers", "", "peak GiB", "reserved", "compute", "optimizer")
 
 
@@ -47,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="pipeline stage from 0, repeatable; all (default): first, middle and last")  # fmt: skip
     parser.add_argument("--plan", metavar="K", dest="rank", type=options.whole("--plan", at_most=1000), default=1,
                         help="which plan of the file (default 1, the best)")  # fmt: skip
-    parser.add_argument("--framework", choices=("auto", "megatron", "torch", "fsdp2"), default="auto",
-                        help="what builds and runs the rank (default: fsdp2 for plans of torchtitan and FSDP, "
-                             "else megatron)")  # fmt: skip
+    parser.add_argument("--framework", choices=_FRAMEWORKS, default="auto",
+                        help="what builds and runs the rank (default: transformers for plans of FSDP, fsdp2 for those "
+                             "of torchtitan, else megatron)")  # fmt: skip
     options.add_output(parser, detail=False)
 
 
@@ -118,7 +119,7 @@ def chosen(args: argparse.Namespace) -> Chosen:
             layers=launch.layers,
             stage=stage,
             framework=framework,
-            compiled=framework == "fsdp2" and plan.compiles(job.runtime),
+            compiled=framework in ("fsdp2", "torchtitan") and plan.compiles(job.runtime),
         )
         for stage in stages
     ]

@@ -92,6 +92,28 @@ def dispatched_bytes(runtime: Runtime) -> float:
     return runtime.amount("dispatched_bytes")
 
 
+def keeps_gathered(runtime: Runtime) -> bool:
+    """Whether what sequence-parallel ranks gather for a product is kept for its backward."""
+    return runtime.amount("keeps_gathered") > 0
+
+
+def norm_kept_bytes(runtime: Runtime, norm: str) -> float:
+    """Bytes kept per element of a norm beside its input; of layer norms, which torch fuses, none."""
+    return runtime.amount("norm_kept_bytes") if norm == "rmsnorm" else 0.0
+
+
+def spread_logits_bytes(runtime: Runtime) -> float:
+    """Bytes per logit that the loss holds beyond its usual peak where tensor-parallel ranks share the vocabulary."""
+    return runtime.amount("spread_logits_bytes")
+
+
+def padded_experts(runtime: Runtime, experts: int, ranks: Ints) -> Floats:
+    """Parameters of experts as they are gathered over those there are: all shards are as large as the largest."""
+    if not runtime.amount("pads_experts"):
+        return np.ones(np.shape(ranks))
+    return np.ceil(experts / ranks) * ranks / experts
+
+
 def keeps_activation(runtime: Runtime) -> bool:
     """Whether a gate's activation stays alive beside its input and the product."""
     return runtime.amount("keeps_activation") > 0

@@ -164,6 +164,9 @@ def retention(job: Job) -> Retention:
         projection=runtime.memory.keeps_projection,
         activation=effects.keeps_activation(runtime),
         dispatched_bytes=effects.dispatched_bytes(runtime),
+        norm_bytes=effects.norm_kept_bytes(runtime, job.model.norm),
+        gathered=effects.keeps_gathered(runtime),
+        spread_logits_bytes=effects.spread_logits_bytes(runtime),
     )
 
 
@@ -220,7 +223,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         head_bytes=memory.head(),
         buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES + graphed,
         held=held,
-        units=unit_parameters(job, gathered.shard, gathered.place, table),
+        units=unit_parameters(job, gathered.shard, gathered.place, table, expert_shards),
         sync=_sync(job, meshes, held, table),
         layers=table.counts.sum(axis=-1),
         chunk_layers=table.chunk_layers,

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.columns import code
+from astra.cost import effects
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind
 from astra.layers.operators import Shard
@@ -172,13 +173,14 @@ class Units(NamedTuple):
     head: Floats
 
 
-def unit_parameters(job: Job, shard: Shard, place: Ints, table: StageKinds) -> Units:
-    """Of every sort of rank."""
+def unit_parameters(job: Job, shard: Shard, place: Ints, table: StageKinds, expert_ranks: Ints) -> Units:
+    """Of every sort of rank, as they are gathered."""
     degrees = tuple(column[place] for column in (shard.tp, shard.ep, shard.etp))
+    padded = effects.padded_experts(job.runtime, job.model.moe.experts, expert_ranks) if job.model.moe else 1.0
 
     def on_rank(weights: weights_of.Weights) -> Floats:
         dense, expert = local(weights, *degrees)
-        return (dense + expert)[:, None]
+        return (dense + padded * expert)[:, None]
 
     layers = [
         np.where(table.counts[..., number] > 0, on_rank(weights_of.layer_weights(job.model, kind)), 0.0)

@@ -30,6 +30,9 @@ class Retention(NamedTuple):
     projection: bool = False  # the QKV projection stays alive beside its rotated queries and keys
     activation: bool = False  # a gate's activation stays alive beside its input and the product
     dispatched_bytes: float = 0.0  # per element sent to experts, beside it
+    norm_bytes: float = 0.0  # per element of a norm, beside its input
+    gathered: bool = False  # inputs of products that sequence-parallel ranks gather
+    spread_logits_bytes: float = 0.0  # per logit at the loss's peak, where the vocabulary is spread over ranks
 
 
 class _Split(NamedTuple):
@@ -67,6 +70,11 @@ class Shard(_Split):
     def stream_tokens(self) -> Floats:
         """Tokens in the norm and residual regions: T / t with sequence parallelism."""
         return self.tokens / np.where(self.sp, self.tp, 1)
+
+    @cached_property
+    def kept_tokens(self) -> Floats:
+        """Tokens of a product's input that are kept beside a rank's own: those gathered, where they are."""
+        return self.gathered_tokens if self.keeps.gathered else 0 * self.tokens
 
     @cached_property
     def gathered_tokens(self) -> Floats:

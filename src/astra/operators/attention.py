@@ -41,6 +41,9 @@ SOFTMAX_BYTES: Final = {"fwd": 4.0, "bwd": 6.0}
 # Which curves a generation runs, where the GPU and its relatives were not measured.
 _FAMILY: Final = {"hopper": "hopper"}
 _USUAL_KERNEL: Final = {"ampere": "flash2", "hopper": "cudnn", "blackwell": "cudnn"}
+# What torch's scaled_dot_product_attention takes by itself since 2.11 (sdp_utils.cpp, check_prefer_cudnn_attention; seen
+# on an H200 in ranks of transformers and torchtitan); elsewhere its FlashAttention-2.
+_TORCH_KERNEL: Final = {"hopper": "cudnn", "blackwell": "cudnn"}
 
 
 class KernelCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -260,7 +263,7 @@ def _find(device: Device, kernel: str, direction: str) -> _Found:
         raise UnknownName("attention kernel", kernel, KERNELS)
     family, level, gpu, source = _family(device)
     curves = _curves()
-    name = "flash2" if kernel == "sdpa" else kernel  # torch's flash attention is FlashAttention-2
+    name = _TORCH_KERNEL.get(device.generation, "flash2") if kernel == "sdpa" else kernel
     own = _near(gpu, name, direction)
     if own is not None:
         return own._replace(source=max(source, own.source))

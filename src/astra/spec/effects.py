@@ -37,6 +37,12 @@ EFFECTS: Final[dict[str, EffectField]] = {
     "tied_as_made": EffectField(0, "copies of a tied table add their gradients as backward makes them, not as reduced"),
     "repeats_keys": EffectField(0, "keys and values are repeated for every query's head before a ring passes them on"),
     "ring_gradient_bytes": EffectField(2, "per element of the gradients of keys and values that a ring passes on"),
+    "keeps_gathered": EffectField(
+        0, "what sequence-parallel ranks gather for a product is kept for its backward, not gathered again"
+    ),
+    "spread_logits_bytes": EffectField(0, "per logit at the loss, where tensor-parallel ranks share the vocabulary"),
+    "norm_kept_bytes": EffectField(0, "kept per element of an RMS norm, beside its input: of one made of operators"),
+    "pads_experts": EffectField(0, "experts are sharded one by one: of fewer than ranks, padding is gathered too"),
     "keeps_activation": EffectField(0, "a gate's activation stays alive beside its input and the product"),
     "dispatched_bytes": EffectField(0, "kept per element sent to experts, beside it: what the weights' gradients need"),
     "starts_by_unit": EffectField(

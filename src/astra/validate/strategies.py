@@ -58,12 +58,16 @@ class RunSettings(NamedTuple):
     notes: str
 
 
+_NO_FRAMEWORKS: Final = ("", "other", "unknown", "fsdp", "fsdp2", "ddp", "zero")
+
+
 def runtime_of(framework: str, version: str, notes: str, flash: str) -> tuple[str, str]:
     """The runtime that stands for a framework, and what was assumed.
 
-    One that is called "other" is named with its version, or by what else is told of the run.
+    One that is called "other", or by the name of a technique, is named with its version, or by what else is told of
+    the run.
     """
-    texts = (version, notes) if framework.lower() in ("", "other", "unknown") else (framework,)
+    texts = (version, notes, framework) if framework.lower() in _NO_FRAMEWORKS else (framework,)
     name = next(filter(None, map(called, texts)), "")
     if not name:
         return runtimes.DEFAULT, f"runtime of framework '{framework}' taken as {runtimes.DEFAULT}"

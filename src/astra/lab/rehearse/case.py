@@ -15,7 +15,7 @@ from astra.spec.model import ModelSpec
 from astra.spec.record import Spec, check
 from astra.spec.strategy import Strategy, replace
 
-Framework = Literal["megatron", "torch", "fsdp2"]
+Framework = Literal["megatron", "torch", "fsdp2", "transformers", "torchtitan"]
 # What every rehearsed rank does; rows of earlier versions do not say it.
 _PLAIN_WORDS: Final = (
     "overlap=none",
@@ -38,7 +38,8 @@ class Case(Spec, frozen=True, kw_only=True):
     framework: Framework = "megatron"
     attention: Literal["flash", "cudnn"] = "flash"
     fused_cross_entropy: bool = False
-    compiled: bool = False  # each layer and the loss by torch.compile; fsdp2 alone
+    compiled: bool = False  # each layer and the loss by torch.compile; FSDP2 alone
+    precision: Literal["bf16", "fp8-rowwise"] = "bf16"  # of products in layers; torchtitan alone
 
     def __post_init__(self) -> None:
         model, strategy = self.model, self.strategy
@@ -113,8 +114,9 @@ class Case(Spec, frozen=True, kw_only=True):
         """Model, workload and strategy: stages of one job share it, so they fall into one split."""
         extra = ("/cudnn" if self.attention == "cudnn" else "") + ("/fusedce" if self.fused_cross_entropy else "")
         extra += "/overlap" if self.overlap_grad else ""
-        extra += f"/{self.framework}" if self.framework == "fsdp2" else ""
+        extra += "" if self.framework in ("megatron", "torch") else f"/{self.framework}"
         extra += "/compiled" if self.compiled else ""
+        extra += "" if self.precision == "bf16" else f"/{self.precision}"
         return f"{self.model.name}-L{self.model.layers}-V{self.model.vocab}/s{self.seq}/{self.words}{extra}"
 
     @property

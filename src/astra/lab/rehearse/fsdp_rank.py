@@ -30,24 +30,35 @@ class Rank(torch_run.TorchRank):
 
         self.torch, self.case, self.device, self.gpu = torch, case, device, device == "cuda"
         install_collectives()
-        fused = case.compiled and not self.gpu  # without a GPU, kernels a compiler would fuse are stood in for
-        decoder.gated, loss = (stand_ins.gated, stand_ins.loss_of) if fused else (plain_gated, decoder.loss_of)
-        compiles = case.compiled and not fused
-        with torch.device("meta"):
-            self.stage = decoder.build_decoder(case)
-        self.params = sum(parameter.numel() for parameter in self.stage.parameters())
-        _shard(case, self.stage, device, compiles=compiles)
+        self.stage = self.build()
         self.stage.to_empty(device=device)
         self.parameters = list(self.stage.parameters())
         for parameter in self.parameters:
             local = parameter.to_local()
             torch.nn.init.ones_(local) if local.ndim == 1 else torch.nn.init.normal_(local, std=_STD)
-        if not case.model.learned_positions:
-            self.stage.table = decoder.rotary_table(case, device)
+        self.make_tables()
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, weight_decay=0.1, fused=self.gpu or None)
-        self.loss = torch.compile(loss, dynamic=False) if compiles else loss
         size = (case.strategy.mbs, case.seq)
-        self.tokens, self.labels = (torch.randint(case.model.vocab, size, device=device) for _ in range(2))
+        known = case.model.vocab // case.strategy.tp  # words of this rank: of others it would receive zeros alone
+        self.tokens, self.labels = (torch.randint(known, size, device=device) for _ in range(2))
+
+    def build(self) -> Any:
+        """The stage, sharded, without memory yet; how many parameters it has is noted on the way."""
+        torch, case = self.torch, self.case
+        fused = case.compiled and not self.gpu  # without a GPU, kernels a compiler would fuse are stood in for
+        decoder.gated, loss = (stand_ins.gated, stand_ins.loss_of) if fused else (plain_gated, decoder.loss_of)
+        compiles = case.compiled and not fused
+        self.loss = torch.compile(loss, dynamic=False) if compiles else loss
+        with torch.device("meta"):
+            stage = decoder.build_decoder(case)
+        self.params = sum(parameter.numel() for parameter in stage.parameters())
+        _shard(case, stage, self.device, compiles=compiles)
+        return stage
+
+    def make_tables(self) -> None:
+        """What is no parameter: the table of rotary positions."""
+        if not self.case.model.learned_positions:
+            self.stage.table = decoder.rotary_table(self.case, self.device)
 
     def forward(self) -> Any:
         """What backward starts from: the loss, or the edge of an output that has been sent and is not kept."""
@@ -93,14 +104,11 @@ class Rank(torch_run.TorchRank):
 def _shard(case: Case, stage: Any, device: str, *, compiles: bool) -> None:
     """Checkpoint, compile and shard each unit, in torchtitan's order."""
     import torch
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    with unset_fake_temporarily():  # a mesh is a tensor of numbers that are looked at
-        mesh = init_device_mesh(device, (case.strategy.dp,))
+    mesh = mesh_of(device, case.strategy.dp)
     options = {"mesh": mesh, "mp_policy": policy}
     again = case.strategy.zero == 3 and case.strategy.reshard == "always"
     ends = [module for module in (stage.norm, stage.head) if module is not None]
@@ -120,6 +128,15 @@ def _shard(case: Case, stage: Any, device: str, *, compiles: bool) -> None:
         placed = _by_columns(layer) if case.experts and case.strategy.dp > case.experts else None
         stage.layers[place] = fully_shard(block, **options, reshard_after_forward=again, shard_placement_fn=placed)
     fully_shard(stage, **options, reshard_after_forward=False)
+
+
+def mesh_of(device: str, ranks: int) -> Any:
+    """The ranks that shard a stage, in one row."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.distributed.device_mesh import init_device_mesh
+
+    with unset_fake_temporarily():  # a mesh is a tensor of numbers that are looked at
+        return init_device_mesh(device, (ranks,))
 
 
 def _by_columns(layer: Any) -> Any:

@@ -24,6 +24,17 @@ INSTALL: Final = {
     "pip install --no-deps --only-binary :all: --python-version 3.12 --ignore-requires-python --target DIR "
     "megatron-core==0.19.2 and put DIR on PYTHONPATH",
     "torch": "pip install torch",
+    "transformers": "pip install torch transformers",
+    "torchtitan": "pip install torch torchtitan==0.2.2",
+}
+_MODULES: Final = {
+    "torch": "plain_torch",
+    "fsdp2": "fsdp_rank",
+    "transformers": "transformers_rank",
+    "torchtitan": "titan_rank",
+}
+_NEEDED: Final = {"megatron": ("megatron-core", "megatron.core")} | {
+    name: (name, name) for name in ("transformers", "torchtitan")
 }
 _MOST_TRIES: Final = 3
 
@@ -36,8 +47,8 @@ class RehearsalFailed(AstraError):
 
 def gpu_here(framework: str = "megatron") -> str | None:
     """The name of the GPU of this machine, or None; what the framework needs must be there."""
-    needs = "megatron" if framework == "megatron" else "torch"
-    needed = (("torch", "torch"), ("megatron-core", "megatron.core"))[: 2 if needs == "megatron" else 1]
+    needs = framework if framework in _NEEDED else "torch"
+    needed = [("torch", "torch"), *([_NEEDED[framework]] if framework in _NEEDED else [])]
     missing = [name for name, module in needed if not _there(module)]
     if missing:
         raise InputError(
@@ -96,7 +107,7 @@ def run_without_gpu(cases: list[Case]) -> list[dict[str, Any]]:
 def run_in_torch(cases: list[Case], framework: str, *, gpu: bool) -> list[dict[str, Any]]:
     """Rows of the cases in plain torch or FSDP2, on the GPU here or by counting tensors, in order."""
     hidden = {} if gpu else {"CUDA_VISIBLE_DEVICES": ""}
-    return _answers({"torch": "plain_torch", "fsdp2": "fsdp_rank"}[framework], cases, "torch", **hidden)
+    return _answers(_MODULES[framework], cases, framework, **hidden)
 
 
 def _answers(module: str, cases: list[Case], framework: str, **settings: str) -> list[dict[str, Any]]:

@@ -18,8 +18,15 @@ from astra.spec.workload import Workload
 
 RUNTIME: Final = "megatron-local"  # what megatron-core and plain torch are compared with
 FSDP2: Final = {False: "fsdp-local", True: "torchtitan-local"}  # the same of FSDP2, eager and compiled
+TRANSFORMERS: Final = "transformers-local"
 # Other frameworks play less than megatron-core does.
+_IN_UNITS: Final = ("fsdp2", "transformers", "torchtitan")
 _Breaks = Callable[[ModelSpec, Strategy], bool]
+_WHOLE: Final[tuple[tuple[str, _Breaks], ...]] = (
+    ("ranks of one framework's own models are rehearsed without pipelines (pp)", lambda model, strategy: strategy.pp > 1),
+    ("and for layers of Llama's kind: RMS norms, a gate, rotary positions",
+     lambda model, strategy: model.norm != "rmsnorm" or not model.gated_mlp or bool(model.learned_positions)),
+)  # fmt: skip
 _LACKS: Final[dict[str, tuple[tuple[str, _Breaks], ...]]] = {
     "torch": (
         ("plain torch has no experts", lambda model, strategy: model.moe is not None),
@@ -38,6 +45,12 @@ _LACKS: Final[dict[str, tuple[tuple[str, _Breaks], ...]]] = {
         ("FSDP2 layers are kept whole or recomputed whole", lambda model, strategy: strategy.recompute == "selective"),
     ),
 }  # fmt: skip
+_LACKS["transformers"] = (*_LACKS["fsdp2"], *_WHOLE)
+_LACKS["torchtitan"] = (
+    *_LACKS["fsdp2"][1:],
+    *_WHOLE,
+    ("torchtitan's own models are rehearsed without experts", lambda model, strategy: model.moe is not None),
+)
 
 
 class CannotRehearse(AstraError):
@@ -53,12 +66,16 @@ class CannotRehearse(AstraError):
 
 def framework_of(runtime: Runtime) -> Framework:
     """What plays the ranks of a plan, unless another is named: the framework the plan is for."""
-    return "fsdp2" if runtime.framework in ("torchtitan", "fsdp", "pytorch") else "megatron"
+    if runtime.framework == "fsdp":
+        return "transformers"
+    return "fsdp2" if runtime.framework in ("torchtitan", "pytorch") else "megatron"
 
 
 def compared_with(framework: str, runtime: Runtime) -> str:
     """The runtime that predicts what is played; FSDP2 is compiled where the plan's runtime is."""
-    return FSDP2[compiles(runtime)] if framework == "fsdp2" else RUNTIME
+    if framework == "transformers":
+        return TRANSFORMERS
+    return FSDP2[compiles(runtime)] if framework in _IN_UNITS else RUNTIME
 
 
 def compiles(runtime: Runtime) -> bool:
@@ -70,7 +87,7 @@ def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework
     """Everything about a plan that the rehearsal does not know, not even its memory."""
     found = [sentence for sentence, breaks in _LACKS.get(framework, ()) if breaks(model, strategy)]
     played, work = runtimes.runtime(RUNTIME), structs.replace(workload, precision="bf16")
-    if framework == "fsdp2":  # the plan's own runtime has looked at its strategy
+    if framework in _IN_UNITS:  # the plan's own runtime has looked at its strategy
         return [*found, *(reason.sentence for reason in unable(played, model, work))]
     return [*found, *(reason.sentence for reason in may(played, _playable(strategy), model, work))]
 
@@ -106,7 +123,9 @@ def caveats(model: ModelSpec, strategy: Strategy, framework: Framework = "megatr
             "Plain torch layers are predicted as megatron-local: weights, gradients, optimizer state, matrix products "
             "and attention are the same; activation, rotary and loss run unfused here and keep more."
         )
-    if framework == "fsdp2":
+    if framework in ("transformers", "torchtitan"):
+        found.append(f"Models and layers are {framework}'s own; gathers and reductions take no time.")
+    elif framework == "fsdp2":
         found.append("Layers are torchtitan's Llama, written anew; gathers and reductions take no time.")
     elif strategy.zero > 1:
         found.append("ZeRO-2 and 3 are Megatron-FSDP's, with a mesh of the ranks that shard one stage.")

@@ -23,6 +23,7 @@ _CASE: Final = (
     "overlap_grad",
     "framework",
     "compiled",
+    "precision",
 )
 _MODEL: Final = (
     "name", "layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "gated_mlp", "norm", "tied_embeddings",
@@ -76,6 +77,7 @@ def case_of_row(row: Mapping[str, Any]) -> Case:
         fused_cross_entropy=row["fused_cross_entropy"],
         framework=row.get("framework", "megatron"),
         compiled=row.get("compiled", False),
+        precision=row.get("precision", "bf16"),
     )
 
 

@@ -149,7 +149,9 @@ def _kept(
     qkv_bytes = qkv_kept_bytes(model, shard, heads)
     context_bytes = BF16 * tokens * heads.queries * heads.dim_v
     scores_bytes = np.where(shard.flash, 4 * tokens * heads.queries, _score_bytes(shard, core))
-    streams_kept = BF16 * stream_elements + shard.linear_bytes * stream_elements * norms_each(model, kind)
+    norms = norms_each(model, kind)
+    streams_kept = BF16 * stream_elements + (shard.linear_bytes + shard.keeps.norm_bytes) * stream_elements * norms
+    streams_kept = streams_kept + shard.linear_bytes * shard.kept_tokens * model.hidden
     selective = streams_kept + qkv_bytes + context_bytes * (shard.linear_bytes / BF16) + kept_more
     unfused_bytes = np.where(shard.flash, 0.0, scores_bytes)
     return Kept(
@@ -170,7 +172,7 @@ def qkv_kept_bytes(model: ModelSpec, shard: Shard, heads: Heads) -> Floats:
         whole = BF16 * tokens * (model.heads + 2 * model.kv_heads) * model.head_dim
         nbytes = np.where((shard.tp > model.kv_heads) & (model.mla is None), whole, nbytes) + rotated_bytes
     if model.qk_norm != "none":  # what goes into the norm is kept beside what comes out of it
-        nbytes = nbytes + rotated_bytes
+        nbytes = nbytes + (1 + shard.keeps.norm_bytes / BF16) * rotated_bytes
     return nbytes
 
 

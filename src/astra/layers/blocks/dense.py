@@ -44,7 +44,8 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     if model.mlp_bias:
         streams += [Stream("bias", shard.tokens * model.ffn / shard.tp), Stream("bias", stream_elements)]
     norm_bytes = shard.keeps.mlp_bytes * stream_elements * norms
-    kept = BF16 * stream_elements + norm_bytes
+    kept = BF16 * stream_elements + norm_bytes + shard.keeps.norm_bytes * stream_elements * norms
+    kept = kept + shard.keeps.mlp_bytes * shard.kept_tokens * model.hidden
     feed = feed_forward("mlp", model, shard.tokens, model.ffn / shard.tp, shard.keeps)
     outer = Layer(
         (), (), tuple(streams), Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)

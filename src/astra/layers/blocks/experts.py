@@ -61,6 +61,7 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     routing_bytes = 8 * routed * moe.experts  # probabilities and routing map
     dispatched_bytes = shard.keeps.mlp_bytes + shard.keeps.dispatched_bytes
     kept = BF16 * stream_elements + norm_bytes + routing_bytes + dispatched_bytes * dispatched
+    kept = kept + shard.keeps.norm_bytes * stream_elements
     router = Gemm("router", routed, np.full_like(routed, moe.experts), np.full_like(routed, model.hidden))
     outer = Layer(
         (router,),

@@ -40,6 +40,7 @@ def operators(
     """Final norm, vocabulary projection and cross-entropy (or a classifier) on the last stage."""
     stream_elements = shard.stream_tokens * model.hidden
     kept = (BF16 + shard.linear_bytes) * stream_elements
+    kept = kept + shard.linear_bytes * shard.kept_tokens * model.hidden
     norm_stream = Stream("norm", stream_elements)
     if model.vision:
         rows = shard.mbs.astype(np.float64)
@@ -48,6 +49,7 @@ def operators(
     columns = vocab_rows(model, shard.tp, vocab_multiple)
     logits = shard.tokens * columns
     whole = kept + logits_kept_bytes * logits
+    peak_bytes = logits_peak_bytes + np.where(shard.tp > 1, shard.keeps.spread_logits_bytes, 0.0)
     return Layer(
         gemms=(*_before(model, shard), Gemm("head", shard.tokens, columns, np.full_like(logits, model.table_dim))),
         attentions=(),
@@ -56,7 +58,7 @@ def operators(
             whole=whole,
             selective=whole,
             checkpoint=whole,
-            working=(logits_peak_bytes - logits_kept_bytes) * logits + 2 * BF16 * shard.tokens * model.hidden,
+            working=(peak_bytes - logits_kept_bytes) * logits + 2 * BF16 * shard.tokens * model.hidden,
         ),
     )
 
