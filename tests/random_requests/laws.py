@@ -30,7 +30,7 @@ from astra.report.text import render_plans
 from astra.search.detail import estimate, legality
 from astra.search.space import chunk_counts
 from astra.search.world import World
-from astra.spec.job import Job
+from astra.spec.job import Job, Words
 from astra.spec.request import read_request
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.strategy_fields import MODULES
@@ -294,7 +294,7 @@ def _unbeaten(case: Case) -> int:
         return 0
     world, draw, first = case.world, case.draw, case.record["plans"][0]
     job, best = world.job, parse_strategy(first["strategy"])
-    some = [mutated(job, best, draw) if place % 2 else sampled(job, draw) for place in range(TRIED)]
+    some = [mutated(job, best, draw) if place % 2 else _usual(job, sampled(job, draw)) for place in range(TRIED)]
     legal: list[Strategy] = []
     for strategy in dict.fromkeys(some):
         if len(legal) < HELD and strategy not in (None, best) and _allowed(world, strategy):
@@ -308,6 +308,14 @@ def _unbeaten(case: Case) -> int:
         beaten = result.fits and other_s < best_s * (1 - (SLACK if exact else POLISHED))
         assert not beaten, f"{result.strategy} is better than the plan: {other_s} under {best_s}"
     return len(legal)
+
+
+def _usual(job: Job, strategy: Strategy | None) -> Strategy | None:
+    """A strategy with the words of its runtime's recipes: a search has one set of them."""
+    if strategy is None:
+        return None
+    words = {name: value for name, value in job.usual(strategy).items() if name in Words.__struct_fields__}
+    return msgspec.structs.replace(strategy, **words)
 
 
 def _text(case: Case) -> int:
