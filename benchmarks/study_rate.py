@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from astra.questions.answering import Line
+from astra.questions.answering import StudyLine
 from astra.questions.declared import study_of
 from astra.questions.local import Local
 from astra.questions.question import Question, questions_of
@@ -63,7 +63,7 @@ def answered(questions: Iterable[Question], workers: int, folder: str) -> dict[s
         results.close()
     wall_s, own_s = time.monotonic() - began_s, time.process_time() - cpu_s
     lines = (Path(folder) / JOURNAL_FILE).read_bytes().splitlines()[before:]
-    worker_s = sum(msgspec.json.decode(line, type=Line).cpu_s for line in lines)
+    worker_s = sum(msgspec.json.decode(line, type=StudyLine).cpu_s for line in lines)
     return {
         "workers": workers,
         "questions": count,
@@ -106,7 +106,7 @@ def main() -> None:
         sizes = {Path(path).name: Path(path).stat().st_size for path in [*files, f"{kept}/{JOURNAL_FILE}"]}
         results.close()
         lines = (Path(kept) / JOURNAL_FILE).read_bytes().splitlines()
-        each_s = sum(msgspec.json.decode(line, type=Line).cpu_s for line in lines) / len(lines)
+        each_s = sum(msgspec.json.decode(line, type=StudyLine).cpu_s for line in lines) / len(lines)
     own_s = whole["own_cpu_s_per_question"]
     found = {
         "date": datetime.date.today().isoformat(),

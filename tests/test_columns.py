@@ -9,22 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.columns import (
-    CHOICES,
-    FIELDS,
-    INTEGERS,
-    SWITCHES,
-    Column,
-    code,
-    distinct,
-    each,
-    from_strategy,
-    joined,
-    largest,
-    take,
-    to_strategy,
-)
-from astra.spec.strategy import OVERLAPS, SCHEDULES, Strategy
+from astra.columns import FIELDS, Column, code, distinct, each, from_strategy, joined, largest, take, to_strategy
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import CHOICES, INTEGERS, OVERLAPS, SCHEDULES, SWITCHES
 from tests.properties.jobs import law
 
 COUNTS = st.integers(1, 64)

@@ -174,7 +174,11 @@ TORCHTITAN_GRID: Final = (
     ("70b", 6, 8192, "tp2 sp dp128 mbs1 zero3", True),
 )
 GRIDS: Final = {"fsdp2": GRID, "transformers": TRANSFORMERS_GRID, "torchtitan": TORCHTITAN_GRID}
-RANKS: Final = {"fsdp2": fsdp_rank.Rank, "transformers": transformers_rank.Rank, "torchtitan": titan_rank.Rank}
+RANKS: Final = {
+    "fsdp2": fsdp_rank.FsdpRank,
+    "transformers": transformers_rank.TransformersRank,
+    "torchtitan": titan_rank.TitanRank,
+}
 ABOUT: Final = {
     "fsdp2": "torch fully_shard (FSDP2), layers after torchtitan 0.3's Llama",
     "transformers": "models of transformers under torch fully_shard, as accelerate wraps them",

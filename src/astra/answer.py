@@ -5,7 +5,8 @@ Seconds are per optimizer step unless a name says otherwise; memory is in GiB pe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import importlib
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
@@ -20,7 +21,17 @@ MODEL_SCHEMA: Final = "astra.model/1"
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the answers."""
+    """Base of the answers. What draws one is named by its class, and loaded when it is looked at."""
+
+    drawn_by: ClassVar[str] = ""  # module and function that make text of it
+    shown_by: ClassVar[str] = ""  # the same for a notebook
+
+    def __str__(self) -> str:
+        return self.draw() if self.drawn_by else repr(self)
+
+    def draw(self, width: int | None = None, color: bool | None = None, **amount: bool) -> str:
+        """As the command line prints it, in so many columns; ``brief`` and ``full`` where there is less or more."""
+        return str(_loaded(self.drawn_by)(self, width, color, **amount))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as written by ``--json``."""
@@ -34,6 +45,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 class Table(Result, frozen=True, kw_only=True):
     """Base of the answers that have rows."""
+
+    def _repr_html_(self) -> str:
+        return str(_loaded(self.shown_by)(self))
 
     def records(self) -> list[dict[str, Any]]:
         """One row for each plan, choice, model or point, as plain columns with their units in their names."""
@@ -58,6 +72,11 @@ class Table(Result, frozen=True, kw_only=True):
         from astra.report.pictures import Picture, picture_of  # noqa: PLC0415
 
         return Picture(picture_of(self))
+
+
+def _loaded(home: str) -> Any:
+    module, _, function = home.rpartition(".")
+    return getattr(importlib.import_module(f"astra.{module}"), function)
 
 
 def _plain(value: object) -> object:
@@ -167,6 +186,8 @@ class Cost(Result, frozen=True, kw_only=True):
 class Estimate(Result, frozen=True, kw_only=True):
     """How fast a strategy runs and whether it fits."""
 
+    drawn_by: ClassVar[str] = "report.text.render_estimate"
+    shown_by: ClassVar[str] = "report.html.estimate_html"
     schema: str = ESTIMATE_SCHEMA
     model: str
     gpus: str
@@ -204,15 +225,8 @@ class Estimate(Result, frozen=True, kw_only=True):
         fits, words = "" if self.fits else ", does not fit", on_one_line(self.strategy, self.as_usual)
         return f"<Estimate {self.model} on {self.gpus}: {words}, {self.step_s:.4g} s, {self.mfu:.1%} MFU{fits}>"
 
-    def __str__(self) -> str:
-        from astra.report.text import render_estimate  # noqa: PLC0415
-
-        return render_estimate(self)
-
     def _repr_html_(self) -> str:
-        from astra.report.html import estimate_html  # noqa: PLC0415
-
-        return estimate_html(self)
+        return str(_loaded(self.shown_by)(self))
 
     as_usual: tuple[str, ...] = ()  # fields of the strategy that the runtime would choose so by itself
 
@@ -298,6 +312,8 @@ class Loss(Result, frozen=True, kw_only=True):
 class PlanSet(Table, frozen=True, kw_only=True):
     """The ranked answer to a request."""
 
+    drawn_by: ClassVar[str] = "report.text.render_plans"
+    shown_by: ClassVar[str] = "report.html.plans_html"
     schema: str = PLAN_SCHEMA
     version: str
     fingerprint: dict[str, str]
@@ -325,20 +341,11 @@ class PlanSet(Table, frozen=True, kw_only=True):
         words = on_one_line(best.strategy, best.as_usual)
         return f"<PlanSet {best.model} on {best.gpus}: {many}, {words}, {best.step_s:.4g} s, {best.mfu:.1%} MFU>"
 
-    def __str__(self) -> str:
-        from astra.report.text import render_plans  # noqa: PLC0415
-
-        return render_plans(self)
-
-    def _repr_html_(self) -> str:
-        from astra.report.html import plans_html  # noqa: PLC0415
-
-        return plans_html(self)
-
 
 class ModelReport(Result, frozen=True, kw_only=True):
     """What was understood of a model."""
 
+    drawn_by: ClassVar[str] = "report.text.render_model"
     schema: str = MODEL_SCHEMA
     name: str
     family: str
@@ -350,8 +357,3 @@ class ModelReport(Result, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<ModelReport {self.name}: {self.parameters['total']:,} parameters>"
-
-    def __str__(self) -> str:
-        from astra.report.text import render_model  # noqa: PLC0415
-
-        return render_model(self)

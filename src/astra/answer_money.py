@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -108,6 +108,8 @@ class BreakEven(Result, frozen=True, kw_only=True):
 class RentReport(Table, frozen=True, kw_only=True):
     """What to rent: every trade of time for money worth making."""
 
+    drawn_by: ClassVar[str] = "report.money.render_rent"
+    shown_by: ClassVar[str] = "report.html.rent_html"
     schema: str = RENT_SCHEMA
     version: str
     fingerprint: dict[str, str]
@@ -137,16 +139,6 @@ class RentReport(Table, frozen=True, kw_only=True):
             f"<RentReport {self.request['model']}: {len(self.front)} choices; {first.name}, {first.cost.days:.3g} days>"
         )
 
-    def _repr_html_(self) -> str:
-        from astra.report.html import rent_html  # noqa: PLC0415
-
-        return rent_html(self)
-
-    def __str__(self) -> str:
-        from astra.report.money import render_rent  # noqa: PLC0415
-
-        return render_rent(self)
-
 
 class Afforded(Result, frozen=True, kw_only=True):
     """The most tokens of one model within the caps, and with what."""
@@ -168,6 +160,8 @@ class Afforded(Result, frozen=True, kw_only=True):
 class AffordReport(Table, frozen=True, kw_only=True):
     """What a budget buys."""
 
+    drawn_by: ClassVar[str] = "report.afford.render_afford"
+    shown_by: ClassVar[str] = "report.html.afford_html"
     schema: str = AFFORD_SCHEMA
     version: str
     budget_usd: float
@@ -184,13 +178,3 @@ class AffordReport(Table, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<AffordReport ${self.budget_usd:,.0f} in {self.deadline_days:.4g} days: {len(self.rows)} models>"
-
-    def _repr_html_(self) -> str:
-        from astra.report.html import afford_html  # noqa: PLC0415
-
-        return afford_html(self)
-
-    def __str__(self) -> str:
-        from astra.report.afford import render_afford  # noqa: PLC0415
-
-        return render_afford(self)

@@ -15,24 +15,6 @@ import numpy.typing as npt
 from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import CHOICES, INTEGERS, MODULES, OVERLAPS, SWITCHES
 
-__all__ = [
-    "CHOICES",
-    "FIELDS",
-    "INTEGERS",
-    "SWITCHES",
-    "Column",
-    "Columns",
-    "code",
-    "distinct",
-    "each",
-    "from_strategy",
-    "joined",
-    "largest",
-    "take",
-    "to_strategy",
-    "unique",
-]
-
 Column = npt.NDArray[Any]
 Columns = Mapping[str, Column]
 

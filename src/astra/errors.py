@@ -6,6 +6,7 @@ shown: what would move a cursor, or hide or reorder letters, is written out inst
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -33,7 +34,7 @@ def _escape(letter: str) -> str:
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _MOST_SHOWN: Final = 80  # of what was given
 _MOST_PLACE: Final = 500
@@ -62,6 +63,18 @@ class InputError(AstraError):
         shown = f"got {_shown(got)}, " if got is not None else ""
         drawn = f"\n{visible_lines(picture)}" if picture else ""  # the only lines of their own: a caret under the fault
         super().__init__(f"{place}: {shown}wanted {wish}.{' ' + advice if advice else ''}{drawn}")
+
+
+@contextmanager
+def within(place: str) -> Iterator[None]:
+    """Put a place in front of the errors that come from inside, where they do not say it already."""
+    try:
+        yield
+    except InputError as error:
+        if error.where == place or error.where.startswith(f"{place}:"):
+            raise
+        inner = error.where.removeprefix(": ")
+        raise InputError(f"{place}: {inner}" if inner else place, error.got, want=error.want, fix=error.fix) from None
 
 
 class UnknownName(InputError):

@@ -125,6 +125,12 @@ def parse_json(text: str, where: str) -> Any:
     return found
 
 
+def own_text(module: str, name: str) -> str:
+    """A text that comes with Astra, in the folder ``data`` beside a module (its ``__file__``)."""
+    with open(os.path.join(os.path.dirname(module), "data", name), encoding="utf-8") as stream:
+        return stream.read()
+
+
 def load_toml(raw: bytes) -> dict[str, Any]:
     """TOML that comes with Astra; raises UnicodeDecodeError or TOMLDecodeError (both are ValueErrors)."""
     return tomllib.loads(raw.decode("utf-8"))

@@ -19,7 +19,7 @@ _SETTLE_S: Final = 1.0  # a machine that loses its power loses at most this much
 _BLOCK: Final = 1 << 20
 
 
-class Place(NamedTuple):
+class JournalPlace(NamedTuple):
     """Where a line stands."""
 
     offset: int
@@ -51,13 +51,13 @@ class Journal:
             os.close(self._file)
             raise OutputError(f"{self.path}: another process is writing in it; wait for that one to end.") from None
 
-    def _whole_lines(self) -> Iterator[Place]:
+    def _whole_lines(self) -> Iterator[JournalPlace]:
         """Every line that has its line break; ``_end`` is behind the last of them."""
         at, begun = 0, 0
         while block := self._read(at, _BLOCK):
             before = -1
             while (found := block.find(b"\n", before + 1)) >= 0:
-                yield Place(begun, at + found - begun)
+                yield JournalPlace(begun, at + found - begun)
                 begun = self._end = at + found + 1
                 before = found
             at += len(block)
@@ -66,7 +66,7 @@ class Journal:
         os.lseek(self._file, offset, os.SEEK_SET)
         return os.read(self._file, size)
 
-    def line(self, place: Place) -> bytes:
+    def line(self, place: JournalPlace) -> bytes:
         """One of its lines."""
         parts, at, left = [], place.offset, place.size
         while left:
@@ -77,7 +77,7 @@ class Journal:
             at, left = at + len(part), left - len(part)
         return b"".join(parts)
 
-    def append(self, line: bytes) -> Place:
+    def append(self, line: bytes) -> JournalPlace:
         """Add a line, whole or not at all."""
         assert b"\n" not in line, "a line is one line"
         whole, written = line + b"\n", 0
@@ -89,7 +89,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._end)
             raise OutputError(f"{self.path}: {error.strerror or error}; what is in it stays.") from None
-        place = Place(self._end, len(line))
+        place = JournalPlace(self._end, len(line))
         self._end += len(whole)
         self.places.append(place)
         if self._clock() - self._settled_s >= _SETTLE_S:

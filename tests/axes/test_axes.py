@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from astra.axes import AXES, Axis, Send
-from astra.columns import SWITCHES
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Shard
 from astra.network.collectives import OPS
 from astra.spec.model import ModelSpec
+from astra.spec.strategy_fields import SWITCHES
 from tests.layers.test_operators import shard
 from tests.oracle.requests import KINDS, model
 

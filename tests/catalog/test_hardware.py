@@ -55,10 +55,10 @@ class TestDeviceContract:
         assert dt.date(2026, 1, 1) <= dt.date.fromisoformat(gpu.date) <= dt.date.today()
 
     def test_borrows_from_a_measured_gpu_unless_measured(self, gpu: Device) -> None:
-        if gpu.name in hardware.MEASURED:
+        if gpu.name in hardware.measured():
             assert gpu.relative == ""
         else:
-            assert gpu.relative in hardware.MEASURED
+            assert gpu.relative in hardware.measured()
 
     def test_is_found_by_every_name_however_written(self, gpu: Device) -> None:
         for name in (gpu.name, *gpu.aliases):

@@ -11,20 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 
 import astra
-from astra.answer import Estimate, PlanSet, Result
+from astra.answer import Estimate, ModelReport, PlanSet
 from astra.cli import main
 from astra.spec.request import FIELDS, PlanRequest, tokens_of
 from tests.report import records
-
-
-class ModelReport(Result, frozen=True, kw_only=True):
-    schema: str = "astra.model/1"
-    name: str
-    family: str = "decoder"
-    shape: dict[str, Any]
-    parameters: dict[str, int]
-    flops_per_token: dict[str, float]
-    source: str = "test"
 
 
 def given(request: PlanRequest) -> dict[str, Any]:
@@ -61,7 +51,8 @@ class FakePlanner(ModuleType):
             raise self.error
         flops = {"seq": float(tokens_of(seq or self.default_seq)), "forward": 1.4e10}
         counts = {"total": 7_000_000_000, "active": 7_000_000_000, "embedding": 1_000_000}
-        return ModelReport(name=model, shape={"layers": 32}, parameters=counts, flops_per_token=flops)
+        return ModelReport(name=model, family="decoder", shape={"layers": 32}, parameters=counts, flops_per_token=flops,
+                           source="test", date="")  # fmt: skip
 
 
 class Shown(NamedTuple):

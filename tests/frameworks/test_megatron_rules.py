@@ -17,8 +17,8 @@ from astra.columns import from_strategy
 from astra.errors import InputError
 from astra.export.base import Launch, refusals
 from astra.export.reading import launch_of
-from astra.rules.names import facts_of
-from astra.rules.table import RULES, names
+from astra.rules.names import Names, facts_of
+from astra.rules.table import RULES
 from astra.search.detail import layers_of
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
@@ -74,7 +74,7 @@ def some_strategy(draw: random.Random, job: Job) -> Strategy | None:
 
 
 def broken_rules(job: Job, strategy: Strategy) -> set[str]:
-    table = names(from_strategy(strategy), facts_of(job.model, job.pool, job.workload))
+    table = Names(from_strategy(strategy), facts_of(job.model, job.pool, job.workload))
     return {rule.name for rule in RULES if rule.needs <= table.known and bool(rule.breaks(table))}
 
 

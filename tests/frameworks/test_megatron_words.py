@@ -10,7 +10,7 @@ import pytest
 from astra.export import EXPORTERS
 from astra.export.base import refusals
 from astra.export.import_megatron import from_words
-from astra.export.imported import Asked
+from astra.export.imported import ImportAsked
 from tests.export.launching import given, run_script, write
 from tests.frameworks.conftest import Harness
 from tests.frameworks.test_megatron import take
@@ -66,6 +66,6 @@ def test_the_word_arrives(
     plain = PLAIN | {"dispatch": None if model == DENSE else "alltoall"}
     assert verdict["words"] == plain | wanted
     started = run_script(write(tmp_path, EXPORTERS["megatron"].files(launch)))
-    found = from_words(started.argv, {}, Asked("launch.sh", launch.gpus))
+    found = from_words(started.argv, {}, ImportAsked("launch.sh", launch.gpus))
     assert found.strategy == launch.strategy
     assert found.ignored == ()

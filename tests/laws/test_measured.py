@@ -2,7 +2,9 @@
 
 Bounds are the errors of the day they were written, rounded up; a better model may lower them. One was raised, in the
 open: dgxc from 3.75% (median 2.75%), when fp8 weights came to be gathered in fp8. MLPerf's runs gained by that, these
-lost, and nobody has looked up which of them gathered so.
+lost, and nobody has looked up which of them gathered so. Another in the open: compute of the first 193 ranks from
+5.53%, and biases from 1.0%, when kernels were fitted anew. On 56 ranks of other shapes run after that, kernels besides
+products and attention were off by 7.1% and not 10.1%.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 REHEARSED = ("rehearsal", "rehearsal-unseen", "rehearsal-last")
 # Mean and worst error of all rows: peak memory, and the compute of a step.
 MEMORY = {"rehearsal": (0.0079, 0.051), "rehearsal-unseen": (0.0100, 0.067), "rehearsal-last": (0.0096, 0.064)}
-COMPUTE = {"rehearsal": (0.0553, 0.211), "rehearsal-unseen": (0.0711, 0.363), "rehearsal-last": (0.0551, 0.283)}
+COMPUTE = {"rehearsal": (0.0557, 0.211), "rehearsal-unseen": (0.0710, 0.363), "rehearsal-last": (0.0546, 0.272)}
 # Mean and median error of the step; runs scored.
 SOURCES = {"dgxc": (0.0385, 0.033, 126), "mosaic": (0.0425, 0.0325, 223)}
 
 
 @cache
-def rehearsed(name: str) -> list[tuple[dict[str, float], StageEstimate]]:
+def rehearsed(name: str, date: str = "2026-11-15") -> list[tuple[dict[str, float], StageEstimate]]:
     """Every rank that ran, with what is predicted for it."""
-    rows, device = read_rows(RESULTS / f"2026-11-15_{name}_h200.json")
+    rows, device = read_rows(RESULTS / f"{date}_{name}_h200.json")
     found = []
     for row in (row for row in rows if not row["oom"]):
         job, strategy = job_of(row, device)
@@ -75,7 +77,7 @@ def test_compute_of_rehearsed_ranks(name: str) -> None:
     mean, worst = COMPUTE[name]
     assert found.mean <= mean
     assert found.worst <= worst
-    assert abs(found.bias) <= 0.01
+    assert abs(found.bias) <= 0.011
 
 
 def test_fsdp2_ranks() -> None:
@@ -95,6 +97,42 @@ def test_fsdp2_ranks() -> None:
     assert reserves.mean <= 0.15
     assert times.mean <= 0.038
     assert times.worst <= 0.135
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "peak", "compute"),
+    [
+        ("rehearsal-transformers", 30, (0.009, 0.045), (0.044, 0.22)),
+        ("rehearsal-torchtitan", 27, (0.041, 0.18), (0.0475, 0.17)),
+    ],
+)
+def test_ranks_of_frameworks_with_their_own_models(
+    name: str, runs: int, peak: tuple[float, float], compute: tuple[float, float]
+) -> None:
+    """Eager models of transformers; torchtitan's with tensor parallelism and float8, eager and compiled."""
+    pairs = rehearsed(name, "2026-11-17")
+    assert len(pairs) == runs
+    peaks = errors_of(stage.peak_allocated_gib * GIB / row["peak_allocated_bytes"] - 1 for row, stage in pairs)
+    times = errors_of(
+        stage.compute_s / (row["compute_s"] - row["optimizer_s"] - row["zero_grad_s"]) - 1 for row, stage in pairs
+    )
+    assert peaks is not None
+    assert times is not None
+    assert peaks.mean <= peak[0]
+    assert peaks.worst <= peak[1]
+    assert times.mean <= compute[0]
+    assert times.worst <= compute[1]
+
+
+def test_memory_of_shapes_outside_the_grid() -> None:
+    found = errors_of(
+        stage.peak_allocated_gib * GIB / row["peak_allocated_bytes"] - 1
+        for row, stage in rehearsed("rehearsal-others", "2026-11-17")
+    )
+    assert found is not None
+    assert found.runs == 56
+    assert found.mean <= 0.0082
+    assert found.worst <= 0.045
 
 
 @pytest.mark.parametrize("source", SOURCES)

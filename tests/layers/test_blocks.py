@@ -43,6 +43,22 @@ def test_products_are_those_of_the_parameters(name: str) -> None:
         assert gemm_flops(blocks.layer(spec, kind, shard(SEQ))) == pytest.approx(wanted, rel=1e-12)
 
 
+@pytest.mark.parametrize("name", model_names())
+def test_products_of_one_input_are_those_of_the_tensors(name: str) -> None:
+    """Queries with their gate, keys and values; both halves of a gated feed-forward: as wide as the model says."""
+    spec = model(name)
+    q, kv = spec.heads * spec.head_dim * (2 if spec.attention_gate else 1), spec.kv_heads * spec.head_dim
+    for kind in every_kind(spec):
+        for gemm in blocks.layer(spec, kind, shard(SEQ, tp=1)).gemms:
+            widths = [float(np.max(part * gemm.n)) for part in gemm.parts]
+            if gemm.name == "qkv":
+                assert widths == pytest.approx([q, kv, kv])
+            elif gemm.name in ("mlp_in", "experts_in", "shared_in") and spec.gated_mlp:
+                assert widths == pytest.approx([float(gemm.n[0]) / 2] * 2)
+            else:
+                assert not widths, gemm.name
+
+
 @pytest.mark.parametrize("spec", TINY, ids=lambda spec: spec.name)
 def test_a_whole_forward_pass_has_the_models_flops(spec: ModelSpec) -> None:
     """Products, and attention's scores and values over the keys a token sees."""

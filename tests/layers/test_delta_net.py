@@ -128,7 +128,7 @@ def test_frameworks_without_it_say_so() -> None:
     work, spec = Workload(global_batch=8, seq=SEQ), model("qwen3-next-80b-a3b")
     written = [runtime(name) for name in runtime_names() if runtime(name).exports_to]
     can = {each.name for each in written if not unable(each, spec, work)}
-    assert can == {"megatron", "megatron-bridge", "fsdp-eager", "deepspeed"}
+    assert can == {"megatron", "megatron-bridge", "fsdp-eager", "composer", "deepspeed"}
     for name in ("nemo", "flagscale", "megatron-apex"):
         assert f"{name} has no gated delta nets" in [reason.sentence for reason in unable(runtime(name), spec, work)]
 

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from astra.columns import CHOICES, FIELDS
+from astra.columns import FIELDS
 from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import ALIKE, layer_work, weighted
 from astra.rules.can import rules_of
-from astra.rules.names import ALIASES, DERIVED, facts_of, names
+from astra.rules.names import ALIASES, DERIVED, Names, facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
-from astra.schedule import find
+from astra.schedule.registry import find
 from astra.spec.job import Job
-from astra.spec.strategy import METHODS, OFFLOADS, OVERLAPS, RECOMPUTES, Strategy
-from astra.spec.strategy_fields import MODULES
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import CHOICES, METHODS, MODULES, OFFLOADS, OVERLAPS, RECOMPUTES
 
 RECOMPUTE = ("recompute", "method", "recompute_layers", "modules", "offload_layers")
 HOLDER = ("zero", "offload", "reshard")
@@ -60,7 +60,7 @@ class Oracle:
                 continue
             if key not in self.broken:
                 cells = {f: np.array([CHOICES[f].index(row[f]) if f in CHOICES else row[f]]) for f in fields}
-                self.broken[key] = bool(np.any(rule.breaks(names(cells, self.facts))))
+                self.broken[key] = bool(np.any(rule.breaks(Names(cells, self.facts))))
             if self.broken[key]:
                 return False
         return True

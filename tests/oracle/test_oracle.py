@@ -20,15 +20,15 @@ from astra.columns import from_strategy
 from astra.cost.recompute import module_names
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, check
-from astra.rules.written import read_rules
+from astra.rules.written import rule_lines, rules_of
 from astra.search.detail import estimate, layers_of
 from astra.search.engine import SearchOutcome, search
 from astra.search.settle import GROUP
 from astra.search.space import LATE, Space, facts_in
 from astra.search.words import said
 from astra.spec.job import Job
-from astra.spec.strategy import METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Strategy
-from astra.spec.strategy_fields import MOMENTS, RESHARDS
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import METHODS, MOMENTS, OFFLOADS, RECOMPUTES, RESHARDS, SCHEDULES
 from astra.units import GIB
 from tests.oracle.oracle import Oracle, strategy_of
 from tests.oracle.requests import KINDS, Request, random_request, rules_file, with_memory
@@ -96,7 +96,7 @@ def small(request: Request, rules: tuple[Rule, ...], seed: int) -> Restrictions:
 def make_case(seed: int, folder: Path) -> Case:
     """Request number ``seed``, made small."""
     request = random_request(seed, relative=RELATIVES[seed % len(RELATIVES)])
-    rules = read_rules(rules_file(request.rules, folder)) if request.rules else ()
+    rules = rules_of(rule_lines(rules_file(request.rules, folder)), "rules") if request.rules else ()
     limits = small(request, rules, seed)
     strategies = list(Oracle(request.job, limits, rules).strategies())
     assert len(strategies) <= 4 * MOST

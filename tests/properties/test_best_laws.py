@@ -21,7 +21,8 @@ from astra.layers.kinds import layer_kinds
 from astra.search.detail import estimate, layers_of, legality
 from astra.search.splits import neighbours
 from astra.spec.job import Job
-from astra.spec.strategy import OFFLOADS, OVERLAPS, RECOMPUTES, Strategy, parse_strategy, replace
+from astra.spec.strategy import Strategy, parse_strategy, replace
+from astra.spec.strategy_fields import OFFLOADS, OVERLAPS, RECOMPUTES
 from astra.spec.workload import Workload
 from tests.properties.jobs import job, seeds
 from tests.properties.test_plan_laws import request

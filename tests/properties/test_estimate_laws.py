@@ -13,7 +13,8 @@ from astra.answer import Estimate
 from astra.search.detail import BUBBLE, estimate, legality
 from astra.search.engine import search
 from astra.spec.job import Job
-from astra.spec.strategy import DEGREES, Strategy, parse_strategy, replace
+from astra.spec.strategy import Strategy, parse_strategy, replace
+from astra.spec.strategy_fields import DEGREES
 from tests.oracle.requests import KINDS, model, pool
 from tests.properties.jobs import (
     FREE,

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from astra.questions.answering import PLANNED, Answer, Line, line
+from astra.questions.answering import PLANNED, StudyAnswer, StudyLine, line
 from astra.questions.declared import Study, study_of
 from astra.questions.question import Question, fingerprint, questions_of
 from astra.spec.request import PlanRequest
@@ -38,7 +38,7 @@ def many(count: int) -> Study:
 def made_up(key: str, request: PlanRequest) -> bytes:
     plans = [{"rank": 1, "mfu": float(request.batch)}]
     ours = fingerprint()
-    return line(key, Answer(status=PLANNED, plans=plans, version=ours["version"], catalog=ours["catalog"]))
+    return line(key, StudyAnswer(status=PLANNED, plans=plans, version=ours["version"], catalog=ours["catalog"]))
 
 
 def deadly(marks: str, key: str, request: PlanRequest) -> bytes:
@@ -55,5 +55,5 @@ def asked(found: Study) -> list[Question]:
     return list(questions_of(found))
 
 
-def read(raw: bytes) -> Line:
-    return msgspec.json.decode(raw, type=Line)
+def read(raw: bytes) -> StudyLine:
+    return msgspec.json.decode(raw, type=StudyLine)

@@ -150,7 +150,7 @@ def test_an_edited_study_asks_what_is_new(tmp_path: Path) -> None:
     told: list[Progress] = []
     for tables in ({}, {"models": [*reversed(TABLES["models"]), "llama-2-13b"]}):
         results = Results(folder)
-        report = run(study(**tables), results, Local(2, made_up), told=told.append)
+        report = run(study(**tables), results, Local(2, made_up), follow=told.append)
         results.close()
     assert (report.questions, report.before, report.answered) == (24, 16, 24)
     assert len(lines(tmp_path)) == 24

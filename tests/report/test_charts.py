@@ -7,14 +7,14 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from astra.report.charts import Curve, Dot, Panel, charts
+from astra.report.charts import ChartCurve, Dot, Panel, charts
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(curves: int, *, zero: bool = True, ticks: tuple[str, ...] = ("8", "16")) -> ET.Element:
     named = [
-        Curve(
+        ChartCurve(
             f"a job of some name on pool {number}",
             [Dot(float(x), 2.6 + 0.01 * number + 0.1 * x, 2.6, 2.8, "") for x in (0, 1)],
         )

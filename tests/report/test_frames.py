@@ -69,7 +69,7 @@ def test_pictures_are_svg_and_views_are_whole(name: str, tmp_path: Path) -> None
     assert picture.svg in (tmp_path / "answer.html").read_text()
     with pytest.raises(InputError, match="ends in"):
         picture.save(tmp_path / "answer.pdf")
-    view = answer._repr_html_()  # type: ignore[attr-defined]
+    view = answer._repr_html_()
     assert view.startswith("<div")
     assert view.count("<div") == view.count("</div>")
     assert "<script" not in view

@@ -22,9 +22,9 @@ from astra.rules.can import able_rules, may, rules_of, unable, who_can
 from astra.rules.names import facts_of
 from astra.rules.table import RULES, check
 from astra.spec.blocks import BLOCKS, blocks_of
-from astra.spec.runtime import FRAMEWORKS
-from astra.spec.strategy import OVERLAPS, SCHEDULES, parse_strategy
-from astra.spec.strategy_fields import CHOICES, MODULES, RUNTIME_WORDS
+from astra.spec.runtime import FRAMEWORKS, Can
+from astra.spec.strategy import parse_strategy
+from astra.spec.strategy_fields import CHOICES, MODULES, OVERLAPS, RUNTIME_WORDS, SCHEDULES, STRATEGY_FIELDS
 from astra.spec.workload import Workload
 
 DOCS = Path(__file__).parents[2] / "docs" / "runtimes.md"
@@ -99,6 +99,17 @@ def test_a_value_that_is_not_listed_is_refused(name: str) -> None:
         reasons = [one.sentence for one in may(runtime, changed, model("llama-2-7b"), WORK) if one.field == "strategy"]
         if not listed:
             assert reasons, fields
+
+
+def test_every_field_of_a_strategy_is_on_a_list() -> None:
+    """A new word of strategies is refused by every runtime until its file lists it: none passes unnoticed."""
+    nothing = Can(blocks=(), degrees=(), schedules=("1f1b",), zero=(0,), zero_pipelined=(0,), recompute=("selective",),
+                  modules=(), offload=("none",), overlap=(), precision=(), tasks=(), uneven=False)  # fmt: skip
+    bare = replace(runtimes.runtime("megatron"), can=nothing)
+    spoken = {word for rule in able_rules(bare) if rule.name.startswith("can_") for word in rule.needs}
+    full = replace(bare, can=replace(nothing, recompute=("none", "full")))  # its way is looked at where there is any
+    spoken |= {word for rule in able_rules(full) if rule.name == "can_method" for word in rule.needs}
+    assert {field.name for field in STRATEGY_FIELDS} - spoken == {"mbs"}  # any number of samples may be one
 
 
 @pytest.mark.parametrize("name", ["megatron", "megatron-bridge", "deepspeed", "fsdp-eager"])

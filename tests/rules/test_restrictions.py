@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra.columns import CHOICES, FIELDS, INTEGERS, SWITCHES
+from astra.columns import FIELDS
 from astra.errors import InputError
 from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.spec.record import decode
-from astra.spec.strategy import OVERLAPS
+from astra.spec.strategy_fields import CHOICES, INTEGERS, OVERLAPS, SWITCHES
 
 CANDIDATES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(INTEGERS, (1, 2, 4, 8, 16, 32)),

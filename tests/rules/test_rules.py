@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra.columns import CHOICES, FIELDS, INTEGERS, SWITCHES, Column, from_strategy
-from astra.rules.names import DERIVED, NAMES, facts_of, names
-from astra.rules.table import ADVICE, RULES, advice, check, rules_markdown, violations
+from astra.columns import FIELDS, Column, from_strategy
+from astra.rules.names import DERIVED, NAMES, Names, facts_of
+from astra.rules.table import ADVICE, RULES, advice, check, violations
 from astra.rules.written import parse_rule
 from astra.spec.cluster import Device, Link, NodeType, Pool
 from astra.spec.model import Encoder, ModelSpec, MoE
 from astra.spec.strategy import parse_strategy
+from astra.spec.strategy_fields import CHOICES, INTEGERS, SWITCHES
 from astra.spec.workload import Workload
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules.md"
@@ -216,7 +217,7 @@ def test_the_restatement_covers_every_rule() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=8), FACTS)
 def test_every_rule_agrees_with_its_restatement(rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
-    table = names(columns_of(rows), facts)
+    table = Names(columns_of(rows), facts)
     for rule in RULES:
         wanted = [not HOLDS[rule.name](SimpleNamespace(**facts, **row)) for row in rows]
         assert np.broadcast_to(rule.breaks(table), len(rows)).tolist() == wanted, rule.name
@@ -497,7 +498,7 @@ def test_a_rule_reads_only_the_names_it_declares(rule: Any) -> None:
     given = {
         name: value for name, value in {**facts, **columns}.items() if name in rule.needs or name in inputs_of(rule)
     }
-    rule.breaks(names({}, given))
+    rule.breaks(Names({}, given))
     assert rule.needs <= set(NAMES)
 
 
@@ -518,12 +519,12 @@ def test_derived_columns() -> None:
         "pp": np.array([3, 80]),
         "vp": np.array([2]),
     }
-    table = names(columns, {"batch": 256, "layers": 80})
+    table = Names(columns, {"batch": 256, "layers": 80})
     assert table["microbatches"].tolist() == [64, 18]
     assert table["layers_per_stage"].tolist() == [27, 1]
     assert table["layers_per_chunk"].tolist() == [14, 1]
     assert "microbatches" in table
-    assert "microbatches" not in names({"dp": np.array([2])}, {"batch": 256})
+    assert "microbatches" not in Names({"dp": np.array([2])}, {"batch": 256})
     with pytest.raises(KeyError):
         table["heads"]
 
@@ -583,5 +584,8 @@ def test_facts_of_a_request() -> None:
 
 def test_the_documentation_has_the_table_of_rules() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    assert rules_markdown() in text, "paste the output of astra.rules.table.rules_markdown() into docs/rules.md"
+    lines = ["| rule | what must hold | refused when |", "|---|---|---|"]
+    lines += [f"| {rule.name} | {rule.sentence} | `{rule.condition}` |" for rule in RULES]
+    table = "\n".join(lines)
+    assert table in text, f"docs/rules.md wants this table:\n{table}"
     assert all(f"`{name}`" in text for name in NAMES)

@@ -12,20 +12,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astra.columns import CHOICES
 from astra.errors import InputError
-from astra.rules.names import NAMES, names
-from astra.rules.written import (
-    MAX_DEPTH,
-    MAX_FILE_BYTES,
-    MAX_LENGTH,
-    MAX_RULES,
-    parse_condition,
-    parse_rule,
-    read_rules,
-)
+from astra.files import LIMITS
+from astra.rules.language import MAX_DEPTH, MAX_LENGTH, Condition, RuleText
+from astra.rules.names import NAMES, Names
+from astra.rules.table import Rule
+from astra.rules.written import MAX_RULES, parse_rule, rule_lines, rules_of
+from astra.spec.strategy_fields import CHOICES
 
 Row = Mapping[str, Any]
+
+
+def parse_condition(text: str) -> Condition:
+    return Condition(RuleText(text))
+
+
+def read_rules(path: str | Path) -> tuple[Rule, ...]:
+    return rules_of(rule_lines(path), str(path))
+
+
 ROWS: list[dict[str, Any]] = [
     {"tp": tp, "pp": pp, "zero": zero, "sp": sp, "flash": flash, "recompute": recompute}
     for tp in (1, 2, 8)
@@ -44,7 +49,7 @@ def columns_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return columns | {"recompute": np.array(codes, dtype=np.int16)}
 
 
-TABLE = names(columns_of(ROWS), FACTS)
+TABLE = Names(columns_of(ROWS), FACTS)
 
 
 class Part(NamedTuple):
@@ -216,7 +221,7 @@ def test_a_rule_refuses_or_requires(text: str, name: str, sentence: str, conditi
 
 
 def truth(text: str, **row: Any) -> bool:
-    return bool(np.all(parse_condition(text)(names({}, {**FACTS, **ROWS[0], **row}))))
+    return bool(np.all(parse_condition(text)(Names({}, {**FACTS, **ROWS[0], **row}))))
 
 
 @pytest.mark.parametrize(
@@ -258,7 +263,7 @@ def test_a_guard_keeps_a_division_from_failing() -> None:
 
 
 def test_products_too_large_for_an_integer_column_do_not_wrap_around() -> None:
-    table = names({"tp": np.array([8, 2**30])}, {})
+    table = Names({"tp": np.array([8, 2**30])}, {})
     assert parse_condition("tp * 1000000000 * 1000000000 * 1000000000 > 1")(table).all()
     assert parse_condition("0 - tp * 999999999999999999 * 100 < 1")(table).all()
     assert parse_condition("tp * tp * tp * tp >= tp")(table).all()
@@ -270,7 +275,7 @@ def test_flash_attention_is_another_word_for_flash() -> None:
 
 WORDS = [*NAMES, *"+-*/%<>=!&|()[],:#\"'", "//", "==", "!=", "<=", ">=", "and", "or", "not", "in", "true", '"full"']
 NUMBERS_AT_THE_EDGE = ["8", "0", "0.0", "1e308", "1e-308", "999999999999999999", ".5"]
-EVERYTHING = names(
+EVERYTHING = Names(
     columns_of(ROWS),
     {
         name: {"number": 3, "switch": True, "text": (word.choices or ("",))[0], "choice": 0}[word.kind]
@@ -459,7 +464,7 @@ def test_an_empty_file_has_no_rules(tmp_path: Path) -> None:
     [
         (b"tp > 1\nsp and \xff\n", "line 2: wanted text in UTF-8"),
         (b"tp > 1\n\0\n", "not a binary file"),
-        (b"tp > 1\n" * (MAX_FILE_BYTES // 7 + 1), "at most 1 MiB"),
+        (b"tp > 1\n" * (LIMITS["rules"].most_bytes // 7 + 1), "at most 1 MiB"),
         (b"a: tp > 1\na: tp > 2\n", "each name once"),
         (b"tp > 1\n" * (MAX_RULES + 1), f"at most {MAX_RULES:,} rules"),
         (b"tp > 1\n\ntpp > 1\n", "site.rules:3:1: "),

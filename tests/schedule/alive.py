@@ -1,15 +1,30 @@
-"""Activations alive on a rank, by walking its slots."""
+"""Slots of a rank as named records, and the activations alive on it, by walking them."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from astra.errors import InputError
 from astra.provenance import Ints
-from astra.schedule.base import Schedule
+from astra.schedule.base import KINDS, Schedule
 from astra.schedule.registry import find
 from astra.schedule.simulator import alive
+
+
+class Slot(NamedTuple):
+    """One piece of work of a rank: one chunk for one micro-batch."""
+
+    kind: str  # F, B or W
+    microbatch: int
+    chunk: int
+
+
+def readable(order: Ints) -> list[Slot]:
+    """An order as named records."""
+    return [Slot(KINDS[kind], microbatch, chunk) for kind, microbatch, chunk in order.tolist()]
 
 
 def peak_activation_bytes(

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import strategies as st
 
 from astra.provenance import Floats
-from astra.schedule import Schedule, Timeline, readable, simulate, step_s
-from astra.schedule.base import BACKWARD, FORWARD, KINDS
-from tests.schedule.alive import in_flight_by_chunk
+from astra.schedule.base import BACKWARD, FORWARD, KINDS, Schedule
+from astra.schedule.simulator import Timeline, simulate
+from astra.schedule.steady import step_s
+from tests.schedule.alive import in_flight_by_chunk, peak_activation_bytes, readable
 from tests.schedule.closed_forms import PipelineShape
 from tests.schedule.slow_bound import lower_bound_s
 
@@ -163,8 +164,9 @@ def check_contract(schedule: Schedule, pipeline: Pipeline) -> None:
     assert step_s(schedule, **fields) == pytest.approx(timeline.total_s, rel=1e-9)
     assert lower_bound_s(schedule, **fields)[0] <= timeline.total_s * (1 + 1e-9)
     counts = schedule.in_flight(np.asarray(p), np.asarray(v), np.asarray(m), np.arange(p))
-    assert np.broadcast_to(counts, p).tolist() == timeline.peak_in_flight.tolist()
+    most = [peak_activation_bytes(schedule, p=p, v=v, m=m, rank=rank, chunk_bytes=np.ones(v)) for rank in range(p)]
+    assert np.broadcast_to(counts, p).tolist() == most
     rising = np.diff(np.broadcast_to(counts, p))
     assert (rising <= 0).all() or (rising >= 0).all()  # so the first or the last of some ranks is the fullest
     for rank in range(p):
-        assert in_flight_by_chunk(schedule, p=p, v=v, m=m, rank=rank).sum() == timeline.peak_in_flight[rank]
+        assert in_flight_by_chunk(schedule, p=p, v=v, m=m, rank=rank).sum() == most[rank]

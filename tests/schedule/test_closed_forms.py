@@ -7,8 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from astra.schedule import Schedule, find, in_flight_chunks, legal, simulate, step_s
-from astra.spec.strategy import SCHEDULES as NAMES
+from astra.schedule.base import Schedule
+from astra.schedule.registry import find, in_flight_chunks, legal
+from astra.schedule.simulator import simulate
+from astra.schedule.steady import step_s
+from astra.spec.strategy_fields import SCHEDULES as NAMES
 from tests.schedule import pipelines
 from tests.schedule.closed_forms import CLOSED_FORMS, makespan_s
 from tests.schedule.pipelines import Pipeline

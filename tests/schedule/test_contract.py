@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from astra.errors import InputError, UnknownName
 from astra.provenance import Ints
-from astra.schedule import SCHEDULES, Schedule, by_name, find, readable, register, simulate
-from astra.schedule.base import in_turn, one_chunk
-from astra.spec.strategy import SCHEDULES as NAMES
+from astra.schedule.base import Schedule, in_turn, one_chunk
+from astra.schedule.registry import SCHEDULES, by_name, find, register
+from astra.schedule.simulator import simulate
+from astra.spec.strategy_fields import SCHEDULES as NAMES
 from tests.schedule import pipelines
+from tests.schedule.alive import readable
 from tests.schedule.closed_forms import CLOSED_FORMS
 
 EVERY = pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 from astra.provenance import Floats
-from astra.schedule import find, simulate
+from astra.schedule.registry import find
+from astra.schedule.simulator import simulate
 from tests.schedule import pipelines
 
 MEET = "meet"

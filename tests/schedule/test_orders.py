@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.schedule import find, group_size, readable
-from astra.schedule.interleaved import forward_order
+from astra.schedule.interleaved import forward_order, group_size
+from astra.schedule.registry import find
+from tests.schedule.alive import readable
 
 
 def words(name: str, p: int, v: int, m: int, rank: int) -> str:

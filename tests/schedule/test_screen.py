@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.provenance import Floats
-from astra.schedule import Schedule, find, simulate, steps_s
+from astra.schedule.base import Schedule
+from astra.schedule.registry import find
 from astra.schedule.screen import Ends, Ranks, interleaved_s, paths
-from astra.schedule.simulator import StageSeconds
-from astra.spec.strategy import SCHEDULES as NAMES
+from astra.schedule.simulator import StageSeconds, simulate
+from astra.schedule.steady import steps_s
+from astra.spec.strategy_fields import SCHEDULES as NAMES
 from tests.schedule import pipelines
 
 

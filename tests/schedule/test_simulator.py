@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.schedule import SCHEDULES, find, simulate
-from astra.spec.strategy import SCHEDULES as NAMES
+from astra.schedule.registry import SCHEDULES, find
+from astra.schedule.simulator import simulate
+from astra.spec.strategy_fields import SCHEDULES as NAMES
 from tests.schedule import pipelines
 from tests.schedule.alive import peak_activation_bytes
 
@@ -29,7 +30,6 @@ def test_every_second_of_every_rank_is_accounted_for(name: str, data: st.DataObj
     )
     sent_s = 2 * m * (send_s * find(name).hops(p, v)).sum() if blocking else 0.0
     np.testing.assert_allclose(timeline.sending_s.sum(), sent_s)
-    assert 0 <= timeline.bubble_fraction < 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,15 +50,13 @@ def test_weighted_peak_is_the_walk_over_the_slots(name: str, data: st.DataObject
     p, v, m = pipeline[:3]
     place, frees = find(name).place(p, v), 2 if find(name).splits_backward else 1
     weights = pipeline.forward_s
-    timeline = simulate(name, **pipeline._asdict(), activation_bytes=weights)
-    assert timeline.peak_activation_bytes is not None
+    timeline = simulate(name, **pipeline._asdict())
     for rank in range(p):
         alive, most = 0.0, 0.0
         for kind, chunk in zip(timeline.kind[rank], timeline.chunk[rank], strict=True):
             alive += weights[place[chunk, rank]] * (kind == 0)
             most = max(most, alive)
             alive -= weights[place[chunk, rank]] * (kind == frees)
-        assert timeline.peak_activation_bytes[rank] == pytest.approx(most)
         own = peak_activation_bytes(name, p=p, v=v, m=m, rank=rank, chunk_bytes=weights[place[:, rank]])
         assert own == pytest.approx(most)
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.errors import InputError
-from astra.schedule import find, simulate
-from astra.spec.strategy import SCHEDULES as NAMES
+from astra.schedule.registry import find
+from astra.schedule.simulator import simulate
+from astra.spec.strategy_fields import SCHEDULES as NAMES
 from tests.schedule import pipelines
 from tests.schedule.slow_bound import lower_bound_s
 

@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astra.provenance import Floats
-from astra.schedule import find, simulate, simulator, steady, step_s
-from astra.spec.strategy import SCHEDULES as NAMES
+from astra.schedule import simulator, steady
+from astra.schedule.registry import find
+from astra.schedule.simulator import simulate
+from astra.schedule.steady import step_s
+from astra.spec.strategy_fields import SCHEDULES as NAMES
 from tests.schedule import pipelines
 
 

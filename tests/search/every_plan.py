@@ -31,7 +31,7 @@ from astra import api
 from astra.catalog.clusters import parse_cluster
 from astra.catalog.models import model as find_model
 from astra.errors import NoFeasiblePlan
-from astra.schedule import step_s
+from astra.schedule.steady import step_s
 from astra.search.fleet.detail import costed_group, estimate, pipeline_of
 from astra.search.fleet.plan import fleet_of, plan_fleet
 from astra.search.fleet.pools import Fleet

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from astra.serve.limits import USUAL, Limits
+from astra.serve.limits import USUAL, ServeLimits
 from astra.serve.worker import Worker, WorkerDied, work
 from astra.serve.workers import Full, TooLong, Workers
 from tests.serve.sleeping import sleep_when_asked
@@ -18,7 +18,7 @@ T = TypeVar("T")
 LONG = b"30"
 
 
-def tried(scene: Callable[[Workers], Awaitable[T]], limits: Limits = USUAL) -> T:
+def tried(scene: Callable[[Workers], Awaitable[T]], limits: ServeLimits = USUAL) -> T:
     """A scene with real processes; they are warm before it begins."""
 
     async def play() -> T:
@@ -41,7 +41,7 @@ def test_an_answer_that_takes_too_long_is_ended_and_its_worker_replaced() -> Non
         assert (await workers.answer("b", b"0")).status == 200
         return time.monotonic() - began
 
-    assert tried(scene, Limits(workers=1, seconds=2.0)) < 15
+    assert tried(scene, ServeLimits(workers=1, seconds=2.0)) < 15
 
 
 def test_long_searches_leave_a_worker_to_the_others() -> None:
@@ -68,7 +68,7 @@ def test_one_more_than_may_wait_is_refused_and_others_are_not_harmed() -> None:
         assert all(found.status == 200 for found in await asyncio.gather(*waiting))
         assert (await workers.answer("later", b"0")).status == 200
 
-    tried(scene, Limits(workers=1, waiting=3))
+    tried(scene, ServeLimits(workers=1, waiting=3))
 
 
 def test_short_questions_go_before_searches() -> None:
@@ -84,7 +84,7 @@ def test_short_questions_go_before_searches() -> None:
         await asyncio.gather(ask("estimate", b"0"), *searches)
         return done
 
-    done = tried(scene, Limits(workers=1))
+    done = tried(scene, ServeLimits(workers=1))
     assert done.index("estimate") == 1, "after the one that was being worked on"
 
 
@@ -98,7 +98,7 @@ def test_a_place_given_up_as_it_is_given_is_not_lost() -> None:
                 other.cancel()
         assert (await asyncio.wait_for(workers.answer("the last", b"0"), 20)).status == 200
 
-    tried(scene, Limits(workers=1, outdated_s=10))
+    tried(scene, ServeLimits(workers=1, outdated_s=10))
 
 
 def test_what_nobody_waits_for_any_more_frees_its_worker() -> None:
@@ -109,7 +109,7 @@ def test_what_nobody_waits_for_any_more_frees_its_worker() -> None:
             outdated.cancel()
         assert (await asyncio.wait_for(workers.answer("the last", b"0"), 20)).status == 200
 
-    tried(scene, Limits(workers=1))
+    tried(scene, ServeLimits(workers=1))
 
 
 def test_a_short_search_is_not_worth_a_new_worker() -> None:
@@ -120,7 +120,7 @@ def test_a_short_search_is_not_worth_a_new_worker() -> None:
         outdated.cancel()
         return before, (await workers.answer("after", b"0")).content.split()[0]
 
-    before, after = tried(scene, Limits(workers=1, outdated_s=10))
+    before, after = tried(scene, ServeLimits(workers=1, outdated_s=10))
     assert before == after
 
 
@@ -130,7 +130,7 @@ def test_a_worker_that_dies_is_replaced() -> None:
             await workers.answer("a", b"die")
         return (await workers.answer("b", b"0")).status
 
-    assert tried(scene, Limits(workers=1)) == 200
+    assert tried(scene, ServeLimits(workers=1)) == 200
 
 
 def test_the_same_question_is_answered_once_even_at_the_same_time() -> None:
@@ -138,7 +138,7 @@ def test_the_same_question_is_answered_once_even_at_the_same_time() -> None:
         found = await asyncio.gather(*(workers.answer("same", b"0.1") for _ in range(6)))
         return {one.content for one in found} | {(await workers.answer("same", b"0.1")).content}
 
-    assert len(tried(scene, Limits(workers=1))) == 1
+    assert len(tried(scene, ServeLimits(workers=1))) == 1
 
 
 def test_kept_answers_are_bounded() -> None:
@@ -148,8 +148,8 @@ def test_kept_answers_are_bounded() -> None:
             await workers.answer(f"{n}", b"0")
         return (await workers.answer("first", b"0")).content == first.content
 
-    assert tried(scene, Limits(workers=1)) is True
-    assert tried(scene, Limits(workers=1, kept_bytes=300)) is False
+    assert tried(scene, ServeLimits(workers=1)) is True
+    assert tried(scene, ServeLimits(workers=1, kept_bytes=300)) is False
 
 
 def test_a_bug_is_told_without_where_it_happened() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from astra.errors import InputError
 from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
 from astra.spec.mixed_text import is_mixed, parse_mixed, short_form
-from astra.spec.strategy import OVERLAPS
+from astra.spec.strategy_fields import OVERLAPS
 
 counts = st.integers(1, 999)
 words = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._#-]{0,12}", fullmatch=True)

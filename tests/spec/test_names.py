@@ -20,7 +20,7 @@ from astra.catalog.prices import Price
 from astra.catalog.runtimes import runtime
 from astra.errors import InputError
 from astra.renting.rent import rent  # noqa: F401  # every record is loaded
-from astra.spec.cluster import Joint, Link, Sweep
+from astra.spec.cluster import CollectiveSweep, Joint, Link
 from astra.spec.effects import Effect
 from astra.spec.model import StateSpace
 from astra.spec.money import Money
@@ -41,7 +41,7 @@ SAMPLES: dict[str, Spec] = {
     "Pool": POOL,
     "Link": LINK,
     "Joint": Joint(ends=("a", "b"), link=LINK),
-    "Sweep": Sweep(op="all_reduce", ranks=2, stride=1, nbytes=(1.0,), seconds=(1.0,)),
+    "CollectiveSweep": CollectiveSweep(op="all_reduce", ranks=2, stride=1, nbytes=(1.0,), seconds=(1.0,)),
     "Runtime": runtime("megatron"),
     "Price": Price(
         provider="a", instance="b", gpu="c", gpus=8, region="d", market="spot", usd_per_gpu_h=1.0,

@@ -16,22 +16,21 @@ from astra.catalog.runtimes import runtime, runtime_names
 from astra.columns import from_strategy
 from astra.errors import InputError
 from astra.spec.job import Job
-from astra.spec.strategy import (
+from astra.spec.layer_lists import MAX_STAGES
+from astra.spec.strategy import MAX_DEGREE, MAX_LAYERS, Strategy, parse_strategy, replace, usual_overlap
+from astra.spec.strategy_fields import (
+    CHOICES,
     DEGREES,
-    MAX_DEGREE,
-    MAX_LAYERS,
-    MAX_STAGES,
+    GPU_DEGREES,
     METHODS,
+    MODULES,
     OFFLOADS,
     OVERLAPS,
     RECOMPUTES,
+    RUNTIME_WORDS,
     SCHEDULES,
-    Strategy,
-    parse_strategy,
-    replace,
-    usual_overlap,
+    STRATEGY_FIELDS,
 )
-from astra.spec.strategy_fields import CHOICES, GPU_DEGREES, MODULES, RUNTIME_WORDS, STRATEGY_FIELDS
 from astra.spec.workload import Workload
 
 SMALL = st.integers(1, 64)

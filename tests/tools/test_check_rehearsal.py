@@ -88,7 +88,7 @@ def test_errors_are_signed_and_host_bound_rows_apart() -> None:
 
 def test_variants_of_the_runtime() -> None:
     plain = as_row(played("dp8", seq=4096))
-    assert check_rehearsal.runtime_of(plain).attention == "sdpa"
+    assert check_rehearsal.runtime_of(plain).attention == "flash2"
     fused = check_rehearsal.runtime_of({**plain, "fused_cross_entropy": True, "attention": "cudnn"})
     assert (fused.memory.logits_peak_bytes, fused.attention) == (10, "cudnn")
 

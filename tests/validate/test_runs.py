@@ -168,7 +168,8 @@ def test_frameworks_by_the_words_of_tables(framework: str, runtime: str) -> None
     [
         ("2024-12", "compile", "torchtitan-2024"),
         ("2024-04", "", "torchtitan-2024"),
-        ("2025-06", "compile", "torchtitan"),
+        ("2025-06", "compile", "torchtitan-2025"),
+        ("2025-11", "compile", "torchtitan"),
         ("v0.2.0", "compile", "torchtitan"),
         ("", "", "torchtitan"),
         ("2024-12", "no compile", "torchtitan-eager"),
@@ -321,7 +322,7 @@ def test_what_a_framework_does_unless_asked_fills_what_a_table_leaves_open() -> 
         ("NeMo Megatron", "nemo"),
         ("Megatron-LM", "megatron"),
         ("Megatron-DeepSpeed", "deepspeed"),
-        ("llm-foundry (composer)", "fsdp-eager"),
+        ("llm-foundry (composer)", "composer"),
         ("something", ""),
     ],
 )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ import msgspec
 
 from astra.catalog import hardware
 from astra.catalog.measured import read_sweeps
-from astra.errors import InputError, UnknownName, fold
+from astra.errors import InputError, UnknownName, fold, within
 from astra.files import read_toml
 from astra.spec.cluster import Cluster, Device, Joint, Link, NodeType, Pool
 from astra.spec.names import Line, Name, as_line, check_names
@@ -63,7 +62,7 @@ def read_cluster(path: str | Path) -> Cluster:
     """The cluster a TOML file describes (docs/clusters.md); any fault is an InputError that names its place."""
     where = str(path)
     tables = read_toml(path, "cluster")
-    with _placed(where):
+    with within(where):
         return _build(decode(_File, _plain(tables), where=where), where)
 
 
@@ -100,11 +99,11 @@ class _OwnCluster:
         self._devices: dict[str, Device] = {}
         self._nodes: dict[str, NodeType] = {}
         for number, table in enumerate(file.gpu):
-            with _placed(f"gpu[{number}]"):
+            with within(f"gpu[{number}]"):
                 device = self._read_device(table)
                 _add(self._devices, device.name, device)
         for number, table in enumerate(file.node):
-            with _placed(f"node[{number}]"):
+            with within(f"node[{number}]"):
                 node = self._read_node(table)
                 _add(self._nodes, node.name, node)
 
@@ -125,14 +124,14 @@ class _OwnCluster:
         base: dict[str, Any] = {}
         if like := _taken(table, "like"):
             parent = self.device(like)
-            relative = parent.name if parent.name in hardware.MEASURED else parent.relative
+            relative = parent.name if parent.name in hardware.measured() else parent.relative
             base = msgspec.to_builtins(parent) | {"relative": relative, "aliases": [], "notes": ""}
             base["source"] = f"{self._defaults['source']}, like {parent.name}"
             del base["name"]
         device = hardware.decode_device({**self._defaults, **base, **_without_like(table)}, where="")
         if device.relative:
             relative = hardware.find("devices", device.relative, where="relative")
-            check(relative in hardware.MEASURED, "relative", relative, f"one of {', '.join(hardware.MEASURED)}")
+            check(relative in hardware.measured(), "relative", relative, f"one of {', '.join(hardware.measured())}")
             device = msgspec.structs.replace(device, relative=relative)
         _refuse_known("devices", (device.name, *device.aliases))
         return device
@@ -161,17 +160,17 @@ def _build(file: _File, where: str) -> Cluster:
     own = _OwnCluster(file, where)
     pools = []
     for number, table in enumerate(file.pool):
-        with _placed(f"pool[{number}]"):
+        with within(f"pool[{number}]"):
             pools += _pools_of(table, own, where)
     between = None
     if file.between is not None:
         link = _sourced({"reach": hardware.ANY_REACH, **_line(file.between, line=False)}, _file_source(where))
-        with _placed("between"):
+        with within("between"):
             between = decode(Link, link, where="")
     check(bool(pools), "pool", None, "at least one [[pool]] table")
     joints = []
     for number, joint in enumerate(file.link):
-        with _placed(f"link[{number}]"):
+        with within(f"link[{number}]"):
             joints.append(_joint(joint, where))
     return Cluster(pools=_named(pools), between=between, joints=tuple(joints))
 
@@ -318,15 +317,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
     return value.isoformat() if isinstance(value, (dt.date, dt.time)) else value
-
-
-@contextmanager
-def _placed(place: str) -> Iterator[None]:
-    """Puts the place in front of the errors that come from inside."""
-    try:
-        yield
-    except InputError as error:
-        if error.where == place or error.where.startswith(f"{place}:"):
-            raise
-        inner = error.where.removeprefix(": ")
-        raise InputError(f"{place}: {inner}" if inner else place, error.got, want=error.want, fix=error.fix) from None

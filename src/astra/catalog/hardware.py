@@ -23,18 +23,6 @@ from astra.spec.record import decode
 
 ANY_REACH: Final = 2**31 - 1  # what `reach = "any"` means: a tier that joins any number of GPUs
 PRECISIONS: Final = ("fp4", "fp8", "bf16", "fp16", "tf32", "fp32")
-# GPUs whose kernels were measured: they borrow from no relative.
-MEASURED: Final = (
-    "A100-SXM4-80GB",
-    "H100-SXM5-80GB",
-    "H200-SXM5-141GB",
-    "B200-SXM-180GB",
-    "GB200-NVL72",
-    "B300-SXM-288GB",
-    "GB300-NVL72",
-    "L40S",
-    "RTXPRO6000-Blackwell",
-)
 DATA: Path = Path(__file__).parent / "data"
 
 Kind = Literal["devices", "nodes"]
@@ -68,6 +56,12 @@ def device(name: str) -> Device:
 def devices() -> tuple[Device, ...]:
     """Every GPU, by name."""
     return tuple(_device(stem) for stem in names("devices"))
+
+
+@cache
+def measured() -> tuple[str, ...]:
+    """GPUs whose kernels were measured: they borrow from no relative."""
+    return tuple(one.name for one in devices() if not one.relative)
 
 
 def node_type(name: str) -> NodeType:
@@ -182,7 +176,7 @@ def decode_node(table: Mapping[str, Any], *, where: str) -> NodeType:
 
 def forget() -> None:
     """Read the files anew: for tests that change them."""
-    for cached in (_device, _node, _index, names, catalog_hash):
+    for cached in (_device, _node, _index, names, measured, catalog_hash):
         cached.cache_clear()
 
 

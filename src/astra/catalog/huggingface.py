@@ -25,7 +25,7 @@ from astra.catalog.huggingface_shape import (
 )  # fmt: skip
 from astra.catalog.huggingface_vision import TOWERS
 from astra.catalog.keys import Keys
-from astra.errors import InputError, nearest_names
+from astra.errors import nearest_names, within
 from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE
 from astra.spec.names import MOST_IN_NAME, as_line
 
@@ -41,17 +41,13 @@ def from_config(config: Mapping[str, Any], *, where: str) -> ModelSpec:
         hint = f"The nearest is {near[0]}, which may differ in shape. " if near else ""
         want = f"one that Astra can count exactly: {', '.join(known)}"
         raise keys.refuse("model_type", model_type, want, hint + _HOW)
-    try:
+    with within(where):
         text = _text_of(model_type, keys)
         fields = _shape(known[model_type], text) | forward_fields(model_type, text)
         tower = known[model_type].tower
         if tower and keys.raw("vision_config"):
             fields["tower"] = TOWERS[tower](keys.inside("vision_config"), keys, fields["hidden"])
         return ModelSpec(name=_name(keys), source=as_line(f"Hugging Face {model_type} config {where}"), **fields)
-    except InputError as error:
-        if error.where.startswith(where):
-            raise
-        raise InputError(f"{where}: {error.where}", error.got, want=error.want, fix=error.fix) from None
 
 
 _HOW: Final = (

@@ -9,12 +9,12 @@ from typing import Any, Final
 from astra.catalog import hardware
 from astra.errors import AstraError, InputError
 from astra.files import read_json
-from astra.spec.cluster import Device, Sweep
+from astra.spec.cluster import CollectiveSweep, Device
 
 _WANTED: Final = "a profile written by astra profile on several GPUs"
 
 
-def read_sweeps(path: Path, gpu: Device) -> tuple[Sweep, ...]:
+def read_sweeps(path: Path, gpu: Device) -> tuple[CollectiveSweep, ...]:
     """The sweeps of a profile that was measured between GPUs of this type, or of the type it is a variant of."""
     try:
         document = read_json(path, "profile")
@@ -34,12 +34,12 @@ def read_sweeps(path: Path, gpu: Device) -> tuple[Sweep, ...]:
         raise InputError("profile", str(path), want=f"{_WANTED}; its rows cannot be read") from None
 
 
-def _sweeps(rows: list[dict[str, Any]]) -> tuple[Sweep, ...]:
+def _sweeps(rows: list[dict[str, Any]]) -> tuple[CollectiveSweep, ...]:
     groups: dict[tuple[str, int, int], dict[float, float]] = defaultdict(dict)
     for row in rows:
         groups[row["collective"], row["ranks"], row["stride"]][float(row["bytes"])] = float(row["seconds"])
     return tuple(
-        Sweep(
+        CollectiveSweep(
             op=op,
             ranks=ranks,
             stride=stride,

@@ -146,12 +146,7 @@ def _no_file(path: Path, given: str) -> InputError:
 
 def _from_fields(fields: dict[str, Any], where: str, name: str) -> ModelSpec:
     _check_keys(fields, where)
-    try:
-        spec: ModelSpec = decode(ModelSpec, {"name": as_name(name), **fields}, where=where)
-    except InputError as error:
-        if error.where.startswith(where):
-            raise
-        raise InputError(f"{where}: {error.where}", error.got, want=error.want, fix=error.fix) from None
+    spec: ModelSpec = decode(ModelSpec, {"name": as_name(name), **fields}, where=where)
     return spec
 
 

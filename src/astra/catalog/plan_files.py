@@ -28,24 +28,24 @@ def upgraded(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _asked(record: Mapping[str, Any]) -> dict[str, Any] | None:
     """The request, from the description of it that the first plan files have; None if that is not whole."""
-    told = record.get("request")
-    work = told.get("workload") if isinstance(told, Mapping) else None
-    if not isinstance(told, Mapping) or not isinstance(work, Mapping):
+    said = record.get("request")
+    work = said.get("workload") if isinstance(said, Mapping) else None
+    if not isinstance(said, Mapping) or not isinstance(work, Mapping):
         return None
-    several = told.get("pools")
-    rows = list(several.values()) if isinstance(several, Mapping) else [told]
+    several = said.get("pools")
+    rows = list(several.values()) if isinstance(several, Mapping) else [said]
     pools = [pool for row in rows if isinstance(row, Mapping) and isinstance(pool := row.get("pool"), Mapping)]
     if len(pools) != len(rows):
         return None
     asked = {_WORK.get(name, name): work[name] for name in (*_WORK, *_KEPT) if work.get(name) is not None}
-    asked |= {name: told[name] for name in _SAID if told.get(name) is not None}
-    return {"model": _model(told), **_fleet(pools), **asked}
+    asked |= {name: said[name] for name in _SAID if said.get(name) is not None}
+    return {"model": _model(said), **_fleet(pools), **asked}
 
 
-def _model(told: Mapping[str, Any]) -> Any:
+def _model(said: Mapping[str, Any]) -> Any:
     """The model by its name where the catalog has it, else by its shape."""
-    name = told.get("model")
-    return name if isinstance(name, str) and models.known_name(name) else told.get("model_spec", name)
+    name = said.get("model")
+    return name if isinstance(name, str) and models.known_name(name) else said.get("model_spec", name)
 
 
 def _fleet(pools: list[Mapping[str, Any]]) -> dict[str, Any]:

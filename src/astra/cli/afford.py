@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from astra.cli import options, output
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError
 from astra.spec import kinds
-
-if TYPE_CHECKING:
-    from astra.answer_money import AffordReport
 
 HELP: Final = "what a budget buys: tokens, models, GPUs"
 DESCRIPTION: Final = (
@@ -37,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Search, and keep the answer ready to be drawn."""
     output.check_files(args)
     fields: dict[str, Any] = options.asked(args, "rent")
@@ -49,22 +45,9 @@ def run(args: argparse.Namespace) -> Answer:
     model = fields.pop("model", None)
     if args.ratio is not None:
         fields["ratio"] = args.ratio
-    report = _search(model, fields)
-    output.write_files(args, report)
-
-    def draw(width: int | None, color: bool) -> str:
-        from astra.report.afford import render_afford  # noqa: PLC0415
-
-        return render_afford(report, width, color, brief=args.quiet, full=args.verbose)
-
-    return Answer(draw, report.to_json)
-
-
-def _search(model: str | None, fields: dict[str, Any]) -> AffordReport:
-    from astra.cli import progress  # noqa: PLC0415
+    from astra.cli.progress import followed  # noqa: PLC0415
     from astra.renting.afford import afford  # noqa: PLC0415
 
-    if not progress.watched():
-        return afford(model, **fields)
-    with progress.SearchProgress(sys.stderr) as bar:
-        return afford(model, progress=bar, **fields)
+    report = followed(lambda bar: afford(model, progress=bar, **fields))
+    output.write_files(args, report)
+    return output.answer(report, args)

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from astra.cli import options
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import UnknownName, fold
 from astra.units import GIB, show_count
 
 if TYPE_CHECKING:
     from astra.catalog.prices import Price
-    from astra.report.listing import ListingColumn
     from astra.spec.cluster import Device, NodeType
     from astra.spec.model import ModelSpec
     from astra.spec.runtime import Runtime
@@ -53,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
-    """Read the shelf, and keep the answer ready to be drawn."""
+def run(args: argparse.Namespace) -> VerbAnswer:
+    """Read the entries, and keep the answer ready to be drawn."""
     section = SECTIONS[args.kind]
     entries = _entries(section.home)
     exact = False
@@ -62,21 +61,33 @@ def run(args: argparse.Namespace) -> Answer:
         entries, exact = _chosen(entries, args.name, args.kind, section)
 
     def draw(width: int | None, color: bool) -> str:
-        from astra.report.listing import render_entry, render_listing  # noqa: PLC0415
-
         if exact and len(entries) == 1:
-            return render_entry(section.names(entries[0])[0], _plain(entries[0]), width=width, color=color)
-        rows = [section.row(entry) for entry in entries]
+            import msgspec  # noqa: PLC0415
+
+            from astra.report.listing import render_entry  # noqa: PLC0415
+
+            plain = msgspec.to_builtins(entries[0])
+            return render_entry(section.names(entries[0])[0], plain, width=width, color=color)
         remarks = [f"astra catalog {args.kind} NAME shows an entry in full; --json shows all of them."]
-        return render_listing(section.title, _columns(section), rows, remarks=remarks, width=width, color=color)
+        return listed(args.kind, entries, remarks, width, color)
 
-    def record() -> str:
-        import msgspec  # noqa: PLC0415
+    return VerbAnswer(draw, lambda: written({"schema": CATALOG_SCHEMA, "kind": args.kind, "entries": entries}))
 
-        content = {"schema": CATALOG_SCHEMA, "kind": args.kind, "entries": [_plain(entry) for entry in entries]}
-        return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
 
-    return Answer(draw, record)
+def written(content: dict[str, Any]) -> str:
+    """Records of the catalog as indented JSON."""
+    import msgspec  # noqa: PLC0415
+
+    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
+
+
+def listed(kind: str, entries: list[Any], remarks: list[str], width: int | None, color: bool) -> str:
+    """Entries of a kind as a table."""
+    from astra.report.listing import ListingColumn, render_listing  # noqa: PLC0415
+
+    section = SECTIONS[kind]
+    columns, rows = [ListingColumn(*column) for column in section.columns], [section.row(entry) for entry in entries]
+    return render_listing(section.title, columns, rows, remarks=remarks, width=width, color=color)
 
 
 def _entries(home: str) -> list[Any]:
@@ -90,12 +101,6 @@ def _kind(text: str) -> str:
     return text
 
 
-def _columns(section: Section) -> list[ListingColumn]:
-    from astra.report.listing import ListingColumn  # noqa: PLC0415
-
-    return [ListingColumn(*column) for column in section.columns]
-
-
 def _chosen(entries: list[Any], name: str, kind: str, section: Section) -> tuple[list[Any], bool]:
     """The entry of that name, or else those whose name contains it."""
     wanted = fold(name)
@@ -107,13 +112,6 @@ def _chosen(entries: list[Any], name: str, kind: str, section: Section) -> tuple
         known = [label for entry in entries for label in section.names(entry)]
         raise UnknownName(f"astra catalog {kind}", name, known, fix=f"See astra catalog {kind}.")
     return close, False
-
-
-def _plain(entry: Any) -> dict[str, Any]:
-    import msgspec  # noqa: PLC0415
-
-    plain: dict[str, Any] = msgspec.to_builtins(entry)
-    return plain
 
 
 def _gpu_row(gpu: Device) -> Row:

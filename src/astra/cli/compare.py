@@ -6,8 +6,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from astra.cli import options, source
-from astra.cli.output import Answer
+from astra.cli import options, output, source
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ examples:
 _FLEET: Final = ("gpus", "cluster", "node")
 
 
-class Given(NamedTuple):
+class ComparedInput(NamedTuple):
     """One of two: what it says of itself."""
 
     name: str
     fields: dict[str, Any]  # of a request, strategy among them unless a script has to be read for it
     whole: bool = False  # a plan file: nothing is left open
-    script: source.Choice | None = None
+    script: source.FileChoice | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,38 +52,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Cost both, and keep the comparison ready to be drawn."""
     flags = options.asked(args, "estimate")
     first, second = (_given(text, flags, args.vocab) for text in (args.a, args.b))
     from astra.study.compare import compared  # noqa: PLC0415
 
-    comparison = compared(_side(first, second), _side(second, first))
-
-    def draw(width: int | None, color: bool) -> str:
-        from astra.report.study_text import render_comparison  # noqa: PLC0415
-
-        return render_comparison(comparison, width, color)
-
-    return Answer(draw, comparison.to_json)
+    return output.answer(compared(_side(first, second), _side(second, first)), args)
 
 
-def _given(text: str, flags: dict[str, Any], vocab: int | None) -> Given:
+def _given(text: str, flags: dict[str, Any], vocab: int | None) -> ComparedInput:
     """A plan of a file, a script, or words."""
     file, _, pick = text.rpartition("#") if "#" in text and not os.path.exists(text) else (text, "", "")
-    choice = source.Choice(pick=pick or None, vocab=vocab)
+    choice = source.FileChoice(pick=pick or None, vocab=vocab)
     if source.is_plan(file):
         strategy, record, rank = source.plan_strategy(file, choice)
         asked = _request_of(record, file, strategy)
         if {"gpus", "cluster"} & flags.keys():
             asked = {name: value for name, value in asked.items() if name not in _FLEET}
-        return Given(f"{file} #{rank}", {**asked, **flags, "strategy": strategy}, whole=True)
+        return ComparedInput(f"{file} #{rank}", {**asked, **flags, "strategy": strategy}, whole=True)
     if os.path.isfile(file):
-        return Given(file, dict(flags), script=choice)
+        return ComparedInput(file, dict(flags), script=choice)
     if " " not in text.strip() and ("/" in text or "." in text):
         want = "a plan file or a script that exists, or a strategy such as 'tp8 pp4 dp2'"
         raise InputError(text, None, want=want, fix="There is no such file.")
-    return Given(f'"{text}"', {**flags, "strategy": text})
+    return ComparedInput(f'"{text}"', {**flags, "strategy": text})
 
 
 def _request_of(record: dict[str, Any], file: str, strategy: str) -> dict[str, Any]:
@@ -100,7 +93,7 @@ def _request_of(record: dict[str, Any], file: str, strategy: str) -> dict[str, A
     return plain
 
 
-def _side(one: Given, other: Given) -> Side:
+def _side(one: ComparedInput, other: ComparedInput) -> Side:
     """Its estimate, by the same way as astra estimate; what it leaves open is as in a plan it is compared with."""
     from astra import api  # noqa: PLC0415
     from astra.search.world import World  # noqa: PLC0415

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from astra.cli import options
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import UnknownName
 
 COMPLETION_SCHEMA: Final = "astra.completion/1"
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False, file=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Write it out."""
     from astra.cli import manual, shells  # noqa: PLC0415
 
@@ -47,4 +47,4 @@ def run(args: argparse.Namespace) -> Answer:
         raise UnknownName("SHELL", args.shell, SHELLS, fix=f"One of {', '.join(SHELLS)}.")
     text = written[args.shell]()
     record = {"schema": COMPLETION_SCHEMA, "shell": args.shell, "text": text}
-    return Answer(lambda width, color: text, lambda: json.dumps(record, indent=2))
+    return VerbAnswer(lambda width, color: text, lambda: json.dumps(record, indent=2))

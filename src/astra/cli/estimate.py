@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from astra.cli import options
+from astra.cli import options, output
 from astra.cli import source as from_
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError, NoFeasiblePlan
 
 HELP: Final = "time and memory of a strategy you already have"
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Estimate, and keep the answer ready to be drawn."""
     notes: list[str] = []
     planned = from_.is_plan(args.source)
@@ -64,21 +64,13 @@ def run(args: argparse.Namespace) -> Answer:
     notes += [because] if because else []
     estimate = api.estimate(request)
     estimate = replace(estimate, warnings=[*estimate.warnings, *notes])
-
-    def draw(width: int | None, color: bool) -> str:
-        from astra.report import mixed  # noqa: PLC0415
-        from astra.report.text import render_estimate  # noqa: PLC0415
-        from astra.search.fleet.records import MixedEstimate  # noqa: PLC0415
-
-        if isinstance(estimate, MixedEstimate):
-            return mixed.render_estimate(estimate, width, color, brief=args.quiet, full=args.verbose)
-        return render_estimate(estimate, width, color, brief=args.quiet, full=args.verbose)
-
     refused = args.check and not (estimate.legal and estimate.fits)
-    return Answer(draw, estimate.to_json, NoFeasiblePlan.exit_code if refused else 0)
+    return output.answer(estimate, args, NoFeasiblePlan.exit_code if refused else 0)
 
 
-def _read_source(fields: dict[str, Any], source: str, choice: from_.Choice, notes: list[str], *, planned: bool) -> None:
+def _read_source(
+    fields: dict[str, Any], source: str, choice: from_.FileChoice, notes: list[str], *, planned: bool
+) -> None:
     from astra.cli import import_  # noqa: PLC0415
 
     if "strategy" in fields:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from astra.cli import options, planned
-from astra.cli.output import Answer
-
-if TYPE_CHECKING:
-    from astra.answer import Estimate
-    from astra.search.world import World
-    from astra.study.records import Changed
+from astra.cli import options, output, planned
+from astra.cli.output import VerbAnswer
 
 HELP: Final = "why a plan is as it is, what binds it, and what would bring most"
 DESCRIPTION: Final = (
@@ -38,28 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Plan every change, and keep the answer ready to be drawn."""
     found = planned.read(args.plan, args.pick)
     planset = planned.answer_of(found)
+    from astra.cli.progress import followed  # noqa: PLC0415
     from astra.report.explanation import explained  # noqa: PLC0415
-
-    changes, skipped = _tried(found.world, planset.best.estimate, args.seconds)
-    explanation = explained(planset, found.rank, changes, skipped, name=found.file)
-
-    def draw(width: int | None, color: bool) -> str:
-        from astra.report.study_text import render_explanation  # noqa: PLC0415
-
-        return render_explanation(explanation, width, color)
-
-    return Answer(draw, explanation.to_json)
-
-
-def _tried(world: World, base: Estimate, seconds: float) -> tuple[list[Changed], list[str]]:
-    from astra.cli import progress  # noqa: PLC0415
     from astra.study.changes import tried  # noqa: PLC0415
 
-    if not progress.watched():
-        return tried(world, base, seconds=seconds)
-    with progress.SearchProgress(sys.stderr, title="planning changes") as bar:
-        return tried(world, base, seconds=seconds, progress=bar)
+    best = planset.best.estimate
+    changes, skipped = followed(
+        lambda bar: tried(found.world, best, seconds=args.seconds, progress=bar), "planning changes"
+    )
+    return output.answer(explained(planset, found.rank, changes, skipped, name=found.file), args)

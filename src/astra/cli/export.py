@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from astra.cli import options
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import visible
-
-if TYPE_CHECKING:
-    from astra.export.base import Exporter, Launch
-    from astra.spec.job import Job
 
 HELP: Final = "write a plan as files that a framework or launcher starts"
 DESCRIPTION: Final = (
@@ -46,8 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False, file=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Read, check, write; the answer says what was written."""
+    from astra.export.making import target  # noqa: PLC0415
     from astra.export.python import exported  # noqa: PLC0415
     from astra.export.reading import read_record  # noqa: PLC0415
     from astra.export.rented import plan_of_choice, read_rented  # noqa: PLC0415
@@ -59,25 +56,7 @@ def run(args: argparse.Namespace) -> Answer:
         plans, exporter.name, args.plan, rank=(args.rank or 1) if rented is None else 1, folder=args.folder,
         nearest=args.nearest, overwrite=args.overwrite, flag="--out",
     )  # fmt: skip
-    return Answer(lambda width, color: render(record), lambda: json.dumps(record, indent=2))
-
-
-def target(name: str, flag: str) -> Exporter:
-    """The exporter of a name."""
-    from astra.export import making  # noqa: PLC0415
-
-    return making.target(name, flag)
-
-
-def write(
-    launch: Launch, job: Job | None, to: str, *, folder: str | None, nearest: bool = False, overwrite: bool = False,
-    flag: str = "--out",
-) -> dict[str, Any]:  # fmt: skip
-    """Export one plan; the record of what was done. ``flag`` is the one by which the user names the folder."""
-    from astra.export import python  # noqa: PLC0415
-
-    target(to, "--to")
-    return python.write(launch, job, to, folder=folder, nearest=nearest, overwrite=overwrite, flag=flag)
+    return VerbAnswer(lambda width, color: render(record), lambda: json.dumps(record, indent=2))
 
 
 def render(record: dict[str, Any]) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Final
 
 from astra.cli import options, output
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.sharing.declared import Sharing
     from astra.sharing.records import FleetReport
 
 HELP: Final = "share pools of GPUs among several jobs: who gets which, and when"
@@ -57,15 +55,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False, page=True)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Plan, solve, write what is asked for, and keep the answer ready to be drawn."""
+    from astra.cli.progress import followed  # noqa: PLC0415
+    from astra.questions.engines import Engine, engine_of  # noqa: PLC0415
     from astra.sharing.declared import read_sharing  # noqa: PLC0415
+    from astra.sharing.share import share  # noqa: PLC0415
+
+    def engine() -> Engine:
+        return engine_of("local", args.workers, None)
 
     output.check_page(args.page)
     if args.plot is not None and not args.plot.lower().endswith(_PLOTS):
         raise InputError("--plot", args.plot, want=f"a name that ends in {' or '.join(_PLOTS)}")
     output.check_destination(args.plot)
-    report = _shared(read_sharing(args.jobs, args.goal), args)
+    sharing = read_sharing(args.jobs, args.goal)
+    report = followed(lambda bar: share(sharing, engine, bar or (lambda fraction: None)), "planning jobs")
     if args.plot is not None:
         output.write_file(args.plot, _drawn(report, args.plot.lower()))
     if args.page is not None:
@@ -75,25 +80,9 @@ def run(args: argparse.Namespace) -> Answer:
         output.write_file(args.page, fleet_page(report, read_text(args.jobs, "jobs")))
 
     def draw(width: int | None, color: bool) -> str:
-        from astra.report.shared import render_fleet  # noqa: PLC0415
+        return report.draw(width, color) + (f"Wrote {args.plot}.\n" if args.plot is not None else "")
 
-        return render_fleet(report, width, color) + (f"Wrote {args.plot}.\n" if args.plot is not None else "")
-
-    return Answer(draw, report.to_json)
-
-
-def _shared(sharing: Sharing, args: argparse.Namespace) -> FleetReport:
-    from astra.cli import progress  # noqa: PLC0415
-    from astra.questions.engines import Engine, engine_of  # noqa: PLC0415
-    from astra.sharing.share import share  # noqa: PLC0415
-
-    def engine() -> Engine:
-        return engine_of("local", args.workers, None)
-
-    if not progress.watched():
-        return share(sharing, engine)
-    with progress.SearchProgress(sys.stderr, title="planning jobs") as bar:
-        return share(sharing, engine, bar)
+    return VerbAnswer(draw, report.to_json)
 
 
 def _drawn(report: FleetReport, path: str) -> str | bytes:

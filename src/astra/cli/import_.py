@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options, source
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError, visible
 from astra.spec.request import PlanRequest
 
@@ -43,17 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Read, and keep the answer ready to be drawn."""
     choice = source.choice_of(args)
     if source.is_plan(args.file):
         record = _plan_record(args.file, choice)
     else:
         record = to_record(read(args.file, {} if args.gpus is None else {"gpus": (args.gpus,)}, choice), args.file)
-    return Answer(lambda width, color: render(record), lambda: json.dumps(record, indent=2))
+    return VerbAnswer(lambda width, color: render(record), lambda: json.dumps(record, indent=2))
 
 
-def _plan_record(file: str, choice: source.Choice) -> dict[str, Any]:
+def _plan_record(file: str, choice: source.FileChoice) -> dict[str, Any]:
     """A plan of ours in the same words as what others run."""
     strategy, record, _ = source.plan_strategy(file, choice)
     from astra.export.reading import world_of  # noqa: PLC0415
@@ -77,7 +77,7 @@ def _plan_record(file: str, choice: source.Choice) -> dict[str, Any]:
 _WORK: Final = ("global_batch", "seq", "precision", "optimizer", "task", "lora_rank", "mtp")
 
 
-def read(file: str, fields: Mapping[str, Any], choice: source.Choice) -> ImportedLaunch:
+def read(file: str, fields: Mapping[str, Any], choice: source.FileChoice) -> ImportedLaunch:
     """A configuration on the GPUs of a request, if it has any."""
     from astra.export.imports import import_file  # noqa: PLC0415
 
@@ -100,7 +100,7 @@ def _count(fields: Mapping[str, Any]) -> int | None:
     return total or None
 
 
-def fill(fields: dict[str, Any], file: str, choice: source.Choice, notes: list[str]) -> Strategy | MixedStrategy:
+def fill(fields: dict[str, Any], file: str, choice: source.FileChoice, notes: list[str]) -> Strategy | MixedStrategy:
     """Put what a file says where the request says nothing; the strategy of the file."""
     found = read(file, fields, choice)
     if fields.get("model") is None and found.lacks_vocab:
@@ -133,15 +133,7 @@ def to_record(found: ImportedLaunch, file: str) -> dict[str, Any]:
         "framework": found.framework,
         "strategy": str(found.words),
         "gpus": found.gpus,
-        "workload": {
-            "global_batch": found.global_batch,
-            "seq": found.seq,
-            "precision": found.precision,
-            "optimizer": found.optimizer,
-            "task": found.task,
-            "lora_rank": found.lora_rank,
-            "mtp": found.mtp,
-        },
+        "workload": {key: getattr(found, key) for key in _WORK},
         "model": found.recipe,
         "model_spec": msgspec.to_builtins(found.model) if found.model is not None else None,
         "ignored": list(found.ignored),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from astra.cli import options
-from astra.cli.output import Answer
+from astra.cli import options, output
+from astra.cli.output import VerbAnswer
 from astra.spec.request import FIELDS
 
 HELP: Final = "what Astra understands of a model: shape, parameters, FLOPs per token"
@@ -25,15 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Read the model, and keep the answer ready to be drawn."""
     from astra import api  # noqa: PLC0415
 
-    report = api.describe_model(args.model, seq=getattr(args, "seq", None))
-
-    def draw(width: int | None, color: bool) -> str:
-        from astra.report.text import render_model  # noqa: PLC0415
-
-        return render_model(report, width, color)
-
-    return Answer(draw, report.to_json)
+    return output.answer(api.describe_model(args.model, seq=getattr(args, "seq", None)), args)

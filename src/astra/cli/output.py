@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 from astra.errors import InputError, OutputError, visible, visible_lines
 
 if TYPE_CHECKING:
-    from astra.answer import Table
+    from astra.answer import Result, Table
 
 _COLOR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 _HIDDEN: Final = re.compile(r"[^\n\x20-\x7e]")
 
 
-class Answer(NamedTuple):
+class VerbAnswer(NamedTuple):
     """What a verb found: drawn or encoded only when asked for."""
 
     text: Callable[[int | None, bool], str]  # width, colour
@@ -27,7 +27,13 @@ class Answer(NamedTuple):
     exit_code: int = 0
 
 
-def emit(answer: Answer, args: argparse.Namespace) -> int:
+def answer(found: Result, args: argparse.Namespace, exit_code: int = 0) -> VerbAnswer:
+    """What a verb found, where that draws itself: as much of it as is asked for."""
+    amount = {"brief": args.quiet, "full": args.verbose} if "quiet" in args else {}
+    return VerbAnswer(lambda width, color: found.draw(width, color, **amount), found.to_json, exit_code)
+
+
+def emit(answer: VerbAnswer, args: argparse.Namespace) -> int:
     """Write the file first (it may fail), then stdout."""
     record = plain_json(answer.record()) if args.json or args.out else ""
     if args.out:

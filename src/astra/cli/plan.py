@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options, output, source
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError, NoFeasiblePlan
 from astra.spec.request import as_meant
-from astra.spec.strategy import DEGREES
+from astra.spec.strategy_fields import DEGREES
 
 if TYPE_CHECKING:
     from astra.answer import PlanSet
-    from astra.spec.request import PlanRequest
 
 HELP: Final = "rank the strategies for a model on the GPUs you have"
 DESCRIPTION: Final = (
@@ -55,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, page=True)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Search, and keep the answer ready to be drawn."""
     notes: list[str] = []
     planned = source.is_plan(getattr(args, "baseline", None))
@@ -68,48 +64,25 @@ def run(args: argparse.Namespace) -> Answer:
     if not {"model", "gpus", "cluster"} & fields.keys():
         fields |= {"model": DEFAULT_MODEL, "gpus": (DEFAULT_GPUS,)}
         notes.append(f"No model was named, so this plans {DEFAULT_MODEL} on {DEFAULT_GPUS}; see astra plan --help.")
+    from astra import api  # noqa: PLC0415
+    from astra.cli.progress import followed  # noqa: PLC0415
+
     request, assumed = options.resolve("plan", as_meant(fields), args.save_request)
     notes += assumed
-    planset = _with_notes(_search(request), notes)
+    planset = _with_notes(followed(lambda bar: api.plan(request, progress=bar)), notes)
     written = _export(planset, args) if args.export is not None else []
     planset = _with_notes(planset, written)
     if args.page is not None:
-        _write_page(planset, args.page)
+        from astra.report.plan_page import plan_page  # noqa: PLC0415
+        from astra.search.timeline import first_step  # noqa: PLC0415
+
+        output.write_file(args.page, plan_page(planset, first_step(planset)))
 
     def draw(width: int | None, color: bool) -> str:
-        render: Callable[..., str]
-        if "pools" in planset.request:
-            from astra.report.mixed import render_mixed as render  # noqa: PLC0415
-        else:
-            from astra.report.text import render_plans as render  # noqa: PLC0415
-        shown = render(planset, width, color, brief=args.quiet, full=args.verbose)
+        shown = planset.draw(width, color, brief=args.quiet, full=args.verbose)
         return "\n".join([shown, *written, ""]) if args.quiet and written else shown
 
-    return Answer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)
-
-
-def _search(request: PlanRequest) -> PlanSet:
-    from astra import api  # noqa: PLC0415
-    from astra.cli import progress  # noqa: PLC0415
-
-    if not progress.watched():
-        return api.plan(request)
-    with progress.SearchProgress(sys.stderr) as bar:
-        return api.plan(request, progress=bar)
-
-
-def _write_page(planset: PlanSet, path: str) -> None:
-    """The answer with the simulated step of its first plan, where that can be drawn."""
-    from astra.report.plan_page import plan_page  # noqa: PLC0415
-    from astra.search.timeline import timeline_of  # noqa: PLC0415
-    from astra.search.world import World  # noqa: PLC0415
-    from astra.spec.request import read_request  # noqa: PLC0415
-
-    step = None
-    if planset.plans:
-        with contextlib.suppress(InputError):  # a step of millions of pieces is not drawn
-            step = timeline_of(World.of(read_request("plan", planset.asked)), planset.best.strategy)
-    output.write_file(path, plan_page(planset, step))
+    return VerbAnswer(draw, planset.to_json, 0 if planset.plans else NoFeasiblePlan.exit_code)
 
 
 def _with_notes(planset: PlanSet, notes: list[str]) -> PlanSet:
@@ -118,7 +91,7 @@ def _with_notes(planset: PlanSet, notes: list[str]) -> PlanSet:
     return replace(planset, notes=[*notes, *planset.notes]) if notes else planset
 
 
-def _read_baseline(fields: dict[str, Any], choice: source.Choice, notes: list[str], *, planned: bool) -> None:
+def _read_baseline(fields: dict[str, Any], choice: source.FileChoice, notes: list[str], *, planned: bool) -> None:
     """A baseline that names a file is read from it, with the batch and model it states."""
     import os  # noqa: PLC0415
 
@@ -158,17 +131,17 @@ def _check_export(args: argparse.Namespace) -> None:
                 raise InputError(flag, args.export_out, want="--export TARGET with it")
         return
     from astra.atomic import check_folder  # noqa: PLC0415
-    from astra.cli import export  # noqa: PLC0415
+    from astra.export.making import target  # noqa: PLC0415
 
-    export.target(args.export, "--export")
+    target(args.export, "--export")
     if args.export_out is not None:
         check_folder(args.export_out, flag="--export-out")
 
 
 def _export(planset: PlanSet, args: argparse.Namespace) -> list[str]:
     """The best plan's files; over several pools, those of the best plan that the target can express."""
-    from astra.cli import export  # noqa: PLC0415
     from astra.export.base import CannotExport  # noqa: PLC0415
+    from astra.export.python import write  # noqa: PLC0415
     from astra.export.reading import from_record  # noqa: PLC0415
 
     refused: CannotExport | None = None
@@ -176,7 +149,7 @@ def _export(planset: PlanSet, args: argparse.Namespace) -> list[str]:
         try:
             launch, job = from_record(planset.to_dict(), plan.rank, where="plan")
             place = {"folder": args.export_out, "flag": "--export-out"}
-            record = export.write(launch, job, args.export, nearest=args.nearest, **place)
+            record = write(launch, job, args.export, nearest=args.nearest, **place)
         except CannotExport as error:
             refused = refused or error
             continue

@@ -33,7 +33,7 @@ def read(file: str, pick: str | None) -> Planned:
     """The plan of a rank; the file must be whole and consistent."""
     from astra.export.reading import figure, plan_of, world_of  # noqa: PLC0415
 
-    text, record, rank = source.plan_strategy(file, source.Choice(pick=pick))
+    text, record, rank = source.plan_strategy(file, source.FileChoice(pick=pick))
     plan, place = plan_of(record, rank, file)
     return Planned(file, record, world_of(record, file), rank, text, figure(plan, "step_s", place))
 

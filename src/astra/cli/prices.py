@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options, output
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Read the file, and keep the answer ready to be drawn."""
     if args.action == "check":
         return _check(args)
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> Answer:
     return _answer(list(found.prices), remarks, {"form": found.form, "left_out": found.left_out})
 
 
-def _check(args: argparse.Namespace) -> Answer:
+def _check(args: argparse.Namespace) -> VerbAnswer:
     from astra.catalog import prices  # noqa: PLC0415
 
     found = list(prices.read_prices(args.file) if args.file is not None else prices.prices())
@@ -77,23 +77,13 @@ def _check(args: argparse.Namespace) -> Answer:
     return _answer(old or found, remarks, {"checked": len(found), "stale": len(old), "newest": str(newest)})
 
 
-def _answer(found: list[Price], remarks: list[str], more: dict[str, Any]) -> Answer:
-    def draw(width: int | None, color: bool) -> str:
-        from astra.cli.catalog import SECTIONS  # noqa: PLC0415
-        from astra.report.listing import ListingColumn, render_listing  # noqa: PLC0415
+def _answer(found: list[Price], remarks: list[str], more: dict[str, Any]) -> VerbAnswer:
+    from astra.cli.catalog import listed, written  # noqa: PLC0415
 
-        section = SECTIONS["prices"]
-        columns = [ListingColumn(*column) for column in section.columns]
-        rows = [section.row(price) for price in found]
-        return render_listing(section.title, columns, rows, remarks=remarks, width=width, color=color)
-
-    def record() -> str:
-        import msgspec  # noqa: PLC0415
-
-        content = {"schema": PRICES_SCHEMA, **more, "entries": msgspec.to_builtins(found)}
-        return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
-
-    return Answer(draw, record)
+    return VerbAnswer(
+        lambda width, color: listed("prices", found, remarks, width, color),
+        lambda: written({"schema": PRICES_SCHEMA, **more, "entries": found}),
+    )
 
 
 MOST_REASONS: Final = 8

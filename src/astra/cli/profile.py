@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from astra.cli import options
-from astra.cli.output import Answer, check_destination
+from astra.cli.output import VerbAnswer, answer, check_destination
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.lab.profile.store import Store
     from astra.lab.profile.summary import ProfileSummary, Speed
 
 HELP: Final = "measure the GPU here: products, attention, memory, launches, sustained load, collectives"
@@ -44,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False, file=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Measure, and keep the summary ready to be drawn."""
     from astra.lab.profile import collectives  # noqa: PLC0415
     from astra.lab.profile.gpu import require_gpu  # noqa: PLC0415
@@ -58,28 +56,20 @@ def run(args: argparse.Namespace) -> Answer:
         fix = "Give --resume to go on with it, or another name."
         raise InputError("--out", args.file, want="a file that does not exist yet", fix=fix)
     require_gpu()
-    from astra.lab.profile.run import planned_rows  # noqa: PLC0415
+    from astra.cli.progress import followed  # noqa: PLC0415
+    from astra.lab.profile.run import planned_rows, run_profile  # noqa: PLC0415
     from astra.lab.profile.summary import summarize  # noqa: PLC0415
 
     collectives.run_here(args.file, quick=args.quick)
-    store = _measure(args)
-    planned = planned_rows(store.header, quick=args.quick)
-    found = summarize(store.header, store.rows, file=args.file, planned=planned)
-    return Answer(lambda width, color: render(found, width, color), found.to_json)
-
-
-def _measure(args: argparse.Namespace) -> Store:
-    from astra.cli.progress import SearchProgress, watched  # noqa: PLC0415
-    from astra.lab.profile.run import run_profile  # noqa: PLC0415
-
     sustain_s = _SUSTAIN_S[args.quick]
-    if not watched():
-        return run_profile(args.file, quick=args.quick, sustain_s=sustain_s)
-    with SearchProgress(sys.stderr, title="measuring") as bar:
-        return run_profile(args.file, quick=args.quick, sustain_s=sustain_s, progress=bar)
+    store = followed(
+        lambda bar: run_profile(args.file, quick=args.quick, sustain_s=sustain_s, progress=bar), "measuring"
+    )
+    planned = planned_rows(store.header, quick=args.quick)
+    return answer(summarize(store.header, store.rows, file=args.file, planned=planned), args)
 
 
-def render(found: ProfileSummary, width: int | None, color: bool) -> str:
+def render(found: ProfileSummary, width: int | None, color: bool | None) -> str:
     """The summary for people."""
     from astra.report import drawing  # noqa: PLC0415
 
@@ -93,7 +83,7 @@ def render(found: ProfileSummary, width: int | None, color: bool) -> str:
         if speeds:
             parts += [drawing.blank(), drawing.heading(title, unit), _table(speeds, scale)]
     parts += [drawing.blank(), *(drawing.text(line) for line in _lines(found))]
-    return drawing.draw(parts, width=drawing.page_width(width), color=color)
+    return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
 
 
 def _table(speeds: dict[str, Speed], scale: float) -> Any:

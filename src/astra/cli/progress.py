@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 1.0
 LINES_S: Final = 30.0  # between lines where nobody watches
+Found = TypeVar("Found")
 
 
 class _Bar:
@@ -75,14 +76,14 @@ class StudyProgress(_Bar):
         """Tell how far it is."""
         if self._stream is None:
             return
-        told = _told(progress)
+        line = _line(progress)
         if self._stream.isatty():
             self._bar = self._bar or self._start(self._stream)
             share = progress.done / progress.questions
-            self._bar.update(self._bar.task_ids[0], completed=share, description=told)
+            self._bar.update(self._bar.task_ids[0], completed=share, description=line)
         elif self._clock() - self._said_s >= LINES_S:
             self._said_s = self._clock()
-            print(f"astra: {told}", file=self._stream, flush=True)
+            print(f"astra: {line}", file=self._stream, flush=True)
 
     def _start(self, stream: TextIO) -> Progress:
         from rich.console import Console  # noqa: PLC0415
@@ -94,14 +95,22 @@ class StudyProgress(_Bar):
         return bar
 
 
-def _told(progress: StudyProgressed) -> str:
+def _line(progress: StudyProgressed) -> str:
     from astra.units import show_seconds  # noqa: PLC0415
 
-    told = f"{progress.done:,} of {progress.questions:,} questions"
+    line = f"{progress.done:,} of {progress.questions:,} questions"
     if progress.left_s is None:
-        return told
+        return line
     left = f", {show_seconds(progress.left_s)} left" if progress.done < progress.questions else ""
-    return f"{told}, {progress.now / progress.seconds:.1f} a second{left}"
+    return f"{line}, {progress.now / progress.seconds:.1f} a second{left}"
+
+
+def followed(work: Callable[[SearchProgress | None], Found], title: str = "searching") -> Found:
+    """What some work finds, with a bar where a person can see it."""
+    if not watched():
+        return work(None)
+    with SearchProgress(sys.stderr, title=title) as bar:
+        return work(bar)
 
 
 def watched() -> bool:

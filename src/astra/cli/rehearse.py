@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from astra.cli import options
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer, answer
 from astra.errors import visible
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _plan(path: str, place: int) -> tuple[Launch, Job | None]:
         raise
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Rehearse, and keep the comparison ready to be drawn."""
     from astra.lab.rehearse import compare, here, plan  # noqa: PLC0415
 
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> Answer:
         notes=[*counted, *plan.caveats(job.model, launch.strategy, framework)],
         framework=framework,
     )
-    return Answer(lambda width, color: render(found, width, color), found.to_json)
+    return answer(found, args)
 
 
 class Chosen(NamedTuple):
@@ -138,7 +138,7 @@ def _say(line: str) -> None:
         print(visible(line), file=sys.stderr, flush=True)
 
 
-def render(found: Rehearsal, width: int | None, color: bool) -> str:
+def render(found: Rehearsal, width: int | None, color: bool | None) -> str:
     """The record for people."""
     from astra.report import drawing  # noqa: PLC0415
 
@@ -158,7 +158,7 @@ def render(found: Rehearsal, width: int | None, color: bool) -> str:
         *(drawing.text(note) for note in found.notes),
         *(drawing.text(f"not checked: {what}") for what in found.not_checked),
     ]
-    return drawing.draw(parts, width=drawing.page_width(width), color=color)
+    return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
 
 
 def _rows(stage: RehearsedStage, found: Rehearsal) -> list[tuple[str, ...]]:

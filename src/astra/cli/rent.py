@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Final
 
 from astra.cli import options, output
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError
 
 if TYPE_CHECKING:
     from astra.answer_money import RentReport
-    from astra.spec.request import PlanRequest
 
 HELP: Final = "what to rent: every trade of time for money worth making"
 DESCRIPTION: Final = (
@@ -45,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, page=True)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Search, and keep the answer ready to be drawn."""
     output.check_page(args.page)
     output.check_files(args)
@@ -53,7 +51,11 @@ def run(args: argparse.Namespace) -> Answer:
     if "tokens" not in fields:
         raise InputError("--tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
     _check_export(args)
-    report = _search(options.request("rent", fields))
+    from astra.cli.progress import followed  # noqa: PLC0415
+    from astra.renting.rent import rent  # noqa: PLC0415
+
+    request = options.request("rent", fields)
+    report = followed(lambda bar: rent(request, progress=bar))
     work = report.request["workload"]
     notes = options.assumed(fields, work["seq"], work["global_batch"])
     notes += options.save(report.asked, "rent", args.save_request)
@@ -69,13 +71,7 @@ def run(args: argparse.Namespace) -> Answer:
         output.write_file(args.page, rent_page(report))
 
     output.write_files(args, report)
-
-    def draw(width: int | None, color: bool) -> str:
-        from astra.report.money import render_rent  # noqa: PLC0415
-
-        return render_rent(report, width, color, brief=args.quiet, full=args.verbose)
-
-    return Answer(draw, report.to_json)
+    return output.answer(report, args)
 
 
 def _check_export(args: argparse.Namespace) -> None:
@@ -85,29 +81,19 @@ def _check_export(args: argparse.Namespace) -> None:
             if given is not None:
                 raise InputError(flag, given, want="--export TARGET with it")
         return
-    from astra.cli import export  # noqa: PLC0415
+    from astra.export.making import target  # noqa: PLC0415
 
-    export.target(args.export, "--export")
+    target(args.export, "--export")
 
 
 def _export(report: RentReport, args: argparse.Namespace) -> list[str]:
     """The files of one choice, and a sentence that says where they are."""
-    from astra.cli import export  # noqa: PLC0415
+    from astra.export.python import write  # noqa: PLC0415
     from astra.export.reading import from_record  # noqa: PLC0415
     from astra.export.rented import plan_of_choice  # noqa: PLC0415
 
     plans = plan_of_choice(report.to_dict(), args.pick, "rent")
     launch, job = from_record(plans, 1, where="rent")
-    record = export.write(launch, job, args.export, folder=args.export_out)
+    record = write(launch, job, args.export, folder=args.export_out, flag="--out")
     estimate = plans["plans"][0]["estimate"]
     return [f"Files for {args.export} that start {estimate['name']} are in {record['folder']}."]
-
-
-def _search(request: PlanRequest) -> RentReport:
-    from astra.cli import progress  # noqa: PLC0415
-    from astra.renting.rent import rent  # noqa: PLC0415
-
-    if not progress.watched():
-        return rent(request)
-    with progress.SearchProgress(sys.stderr) as bar:
-        return rent(request, progress=bar)

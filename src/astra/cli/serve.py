@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from astra.cli import options
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError, OutputError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False, file=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Serve until interrupted."""
     try:
         import uvicorn  # noqa: PLC0415
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> Answer:
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])
     record = {"schema": SERVE_SCHEMA, "address": address}
-    return Answer(lambda width, color: "", lambda: json.dumps(record, indent=2))
+    return VerbAnswer(lambda width, color: "", lambda: json.dumps(record, indent=2))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from astra.cli.grammar import Option, Verb, names, verbs
+from astra.files import own_text
+
+
+def _filled(name: str, **words: str) -> str:
+    """A text of ``data`` with words in their places."""
+    text = own_text(__file__, name)
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", value)
+    return text
 
 
 def bash() -> str:
@@ -10,33 +19,7 @@ def bash() -> str:
     cases = "\n".join(_bash_verb(verb) for verb in verbs())
     listed = " ".join(verb.name for verb in verbs())
     gpus = " ".join(names()["gpus"])
-    return f"""\
-# bash completion for astra: source it, or save it as ~/.local/share/bash-completion/completions/astra
-_astra() {{
-    local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" verb="${{COMP_WORDS[1]}}"
-    local options="" words="" files=""
-    COMPREPLY=()
-    if [ "$COMP_CWORD" -le 1 ]; then
-        COMPREPLY=($(compgen -W "{listed} --help --version" -- "$cur"))
-        return
-    fi
-    case "$verb" in
-{cases}
-        *) return ;;
-    esac
-    if [ "$words" = "@gpus" ]; then
-        local count="${{cur%%x*}}"
-        [[ "$count" =~ ^[0-9]+$ ]] || count=8
-        words="$(printf "${{count}}x%s " {gpus})"
-    fi
-    if [ -n "$words" ]; then COMPREPLY=($(compgen -W "$words" -- "$cur"))
-    elif [ -n "$files" ]; then COMPREPLY=($(compgen -f -- "$cur"))
-    elif [ -n "$options" ]; then COMPREPLY=($(compgen -W "$options" -- "$cur"))
-    fi
-    if [ -n "$words" ] && [ -n "$files" ]; then COMPREPLY+=($(compgen -f -- "$cur")); fi
-}}
-complete -o filenames -F _astra astra
-"""
+    return _filled("completion.bash", VERBS=listed, CASES=cases, GPUS=gpus)
 
 
 def _bash_verb(verb: Verb) -> str:
@@ -70,34 +53,7 @@ def zsh() -> str:
     """A function for zsh, with what each option is for beside it."""
     listed = "\n".join(f"        {_zsh_quoted(f'{_colon(verb.name)}:{verb.help}')}" for verb in verbs())
     cases = "\n".join(_zsh_verb(verb) for verb in verbs())
-    return f"""\
-#compdef astra
-# zsh completion for astra: save it as _astra in a folder of $fpath
-_astra_gpus() {{
-    local count="${{PREFIX%%x*}}"
-    [[ "$count" == <-> ]] || count=8
-    compadd -- ${{count}}x{{{",".join(names()["gpus"])}}}
-}}
-_astra() {{
-    local context state state_descr line
-    local -a verbs
-    typeset -A opt_args
-    verbs=(
-{listed}
-    )
-    if (( CURRENT == 2 )); then
-        _describe -t verbs 'verb' verbs
-        return
-    fi
-    local verb="$words[2]"
-    shift words
-    (( CURRENT-- ))
-    case "$verb" in
-{cases}
-    esac
-}}
-if [ "$funcstack[1]" = "_astra" ]; then _astra "$@"; else compdef _astra astra; fi
-"""
+    return _filled("completion.zsh", VERBS=listed, CASES=cases, GPUS=",".join(names()["gpus"]))
 
 
 def _colon(words: str) -> str:
@@ -117,10 +73,10 @@ def _zsh_verb(verb: Verb) -> str:
             free += 1
             lines.append(f"                {_zsh_quoted(f'{free}:{message}:{_zsh_action(option)}')} \\")
             continue
-        told = option.help.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
+        meaning = option.help.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
         for name in option.names:
             value = f":{message}:{_zsh_action(option)}" if option.metavar else ""
-            lines.append(f"                {_zsh_quoted(f'*{name}[{told}]{value}')} \\")
+            lines.append(f"                {_zsh_quoted(f'*{name}[{meaning}]{value}')} \\")
     lines[-1] = lines[-1].removesuffix(" \\")
     return "\n".join([*lines, "            ;;"])
 

@@ -13,7 +13,7 @@ _ANSWER: Final = re.compile(r'\s*\{\s*"schema"\s*:\s*"astra\.')  # every answer 
 MOST_VOCAB: Final = 100_000_000
 
 
-class Choice(NamedTuple):
+class FileChoice(NamedTuple):
     """What is said beside a file."""
 
     pick: str | None = None
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, 
         parser.add_argument("--parameters", metavar="TEXT", help='parameters of the script, such as "7b 64"')
 
 
-def choice_of(args: argparse.Namespace) -> Choice:
+def choice_of(args: argparse.Namespace) -> FileChoice:
     """The flags, as they were given."""
     import shlex  # noqa: PLC0415
 
@@ -41,7 +41,7 @@ def choice_of(args: argparse.Namespace) -> Choice:
             words = shlex.split(words)
         except ValueError:
             raise InputError("--parameters", args.parameters, want="words, quotes closed") from None
-    return Choice(args.pick, args.vocab, tuple(words or ()))
+    return FileChoice(args.pick, args.vocab, tuple(words or ()))
 
 
 def is_plan(file: str | None) -> bool:
@@ -56,7 +56,7 @@ def is_plan(file: str | None) -> bool:
         return False
 
 
-def plan_strategy(file: str, choice: Choice) -> tuple[str, dict[str, Any], int]:
+def plan_strategy(file: str, choice: FileChoice) -> tuple[str, dict[str, Any], int]:
     """The strategy of a plan file, its record and the rank: the first plan unless another is picked."""
     from astra.export.reading import read_record, strategy_text  # noqa: PLC0415
     from astra.files import whole_number  # noqa: PLC0415

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from astra.cli import options, output
-from astra.cli.output import Answer
+from astra.cli.output import VerbAnswer
 from astra.errors import InputError, NoFeasiblePlan
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False, file=False, page=True)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Ask, keep, write, and keep the summary ready to be drawn."""
     from astra.questions.declared import read_study  # noqa: PLC0415
     from astra.questions.tables import arrow  # noqa: PLC0415
@@ -81,14 +81,8 @@ def run(args: argparse.Namespace) -> Answer:
         from astra.report.studied import study_page  # noqa: PLC0415
 
         output.write_file(args.page, study_page(report, read_text(args.study, "study")))
-
-    def draw(width: int | None, color: bool) -> str:
-        from astra.report.studied import render_study  # noqa: PLC0415
-
-        return render_study(report, width, color)
-
     nothing = report.answered == report.questions and not report.plans
-    return Answer(draw, report.to_json, NoFeasiblePlan.exit_code if nothing else 0)
+    return output.answer(report, args, NoFeasiblePlan.exit_code if nothing else 0)
 
 
 def _asked(study: Study, args: argparse.Namespace) -> StudyReport:
@@ -102,7 +96,7 @@ def _asked(study: Study, args: argparse.Namespace) -> StudyReport:
         engine = engine_of(args.engine, args.workers, args.address)
         try:
             with StudyProgress(sys.stderr) as bar:
-                return run_study(study, results, engine, most=args.most, retry=args.retry, told=bar)
+                return run_study(study, results, engine, most=args.most, retry=args.retry, follow=bar)
         except KeyboardInterrupt:
             if sys.stderr is not None:
                 print(f"astra: what is answered is kept in {folder}: the same command goes on.", file=sys.stderr)

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.cli import options
-from astra.cli.output import Answer, check_files, write_files
+from astra.cli.output import VerbAnswer, answer, check_files, write_files
 from astra.errors import InputError
-
-if TYPE_CHECKING:
-    from astra.spec.request import PlanRequest
-    from astra.study.records import Sweep
-    from astra.study.sweep import Axis
 
 HELP: Final = "plan over a range of GPUs, batches, lengths, links, prices, precisions or memory"
 DESCRIPTION: Final = (
@@ -42,31 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Plan every point, write what is asked for, and keep the answer ready to be drawn."""
-    from astra.study.sweep import read_axes  # noqa: PLC0415
+    from astra.cli.progress import followed  # noqa: PLC0415
+    from astra.study.sweep import read_axes, swept  # noqa: PLC0415
 
     axes = read_axes(args.over)
     check_files(args)
     fields = options.asked(args, "plan")
     if len(fields.get("gpus", ())) > 1 and any(axis.name == "gpus" for axis in axes):
         raise InputError("--over", "gpus", want="one pool of GPUs whose number is swept")
-    found = _swept(options.request("plan", fields), axes)
+    request = options.request("plan", fields)
+    found = followed(lambda bar: swept(request, axes, progress=bar), "planning points")
     write_files(args, found)
-
-    def draw(width: int | None, color: bool) -> str:
-        from astra.report.sweep import render_sweep  # noqa: PLC0415
-
-        return render_sweep(found, width, color)
-
-    return Answer(draw, found.to_json)
-
-
-def _swept(request: PlanRequest, axes: list[Axis]) -> Sweep:
-    from astra.cli import progress  # noqa: PLC0415
-    from astra.study.sweep import swept  # noqa: PLC0415
-
-    if not progress.watched():
-        return swept(request, axes)
-    with progress.SearchProgress(sys.stderr, title="planning points") as bar:
-        return swept(request, axes, progress=bar)
+    return answer(found, args)

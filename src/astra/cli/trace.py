@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from astra.cli import options, planned
-from astra.cli.output import Answer, check_destination, write_file
+from astra.cli.output import VerbAnswer, check_destination, write_file
 from astra.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, detail=False, file=False)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Simulate, write the picture if one is asked for, and keep the answer ready to be drawn."""
     ending = _ending(args.file)
     check_destination(args.file)
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> Answer:
     step = timeline(found)
     if args.file is not None:
         write_file(args.file, _written(step, ending))
-    return Answer(lambda width, color: _text(step, width, args.file), step.to_json)
+    return VerbAnswer(lambda width, color: _text(step, width, args.file), step.to_json)
 
 
 def timeline(found: planned.Planned) -> StepTimeline:

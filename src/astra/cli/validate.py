@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from astra.cli import options
-from astra.cli.output import Answer, check_destination, write_file
+from astra.cli.output import VerbAnswer, check_destination, write_file
 from astra.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
@@ -42,11 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--show", metavar="RUN", help=text)
 
 
-def run(args: argparse.Namespace) -> Answer:
+def run(args: argparse.Namespace) -> VerbAnswer:
     """Replay, and keep the answer ready to be drawn."""
-    import sys  # noqa: PLC0415
-
-    from astra.cli.progress import SearchProgress, watched  # noqa: PLC0415
+    from astra.cli.progress import followed  # noqa: PLC0415
     from astra.validate.asked import render_requests  # noqa: PLC0415
     from astra.validate.replay import replay  # noqa: PLC0415
     from astra.validate.runs import read_runs  # noqa: PLC0415
@@ -59,11 +57,7 @@ def run(args: argparse.Namespace) -> Answer:
     runs = read_runs(args.runs) if args.runs else published()
     if args.show is not None:
         runs = _matching(runs, args.show)
-    if watched() and not args.json:
-        with SearchProgress(sys.stderr) as progress:
-            rows = replay(runs, progress=progress)
-    else:
-        rows = replay(runs)
+    rows = replay(runs) if args.json else followed(lambda bar: replay(runs, progress=bar))
     found = validate(rows, table=args.runs or PUBLISHED)
     if args.plot:
         from astra.validate.scatter import draw  # noqa: PLC0415
@@ -77,7 +71,7 @@ def run(args: argparse.Namespace) -> Answer:
             return render_requests(rows)
         return render_validation(found, width, color, brief=args.quiet, full=args.verbose)
 
-    return Answer(text, found.to_json)
+    return VerbAnswer(text, found.to_json)
 
 
 def _matching(runs: list[Run | Skipped], pattern: str) -> list[Run | Skipped]:

@@ -107,7 +107,7 @@ def spread_logits_bytes(runtime: Runtime) -> float:
     return runtime.amount("spread_logits_bytes")
 
 
-def padded_experts(runtime: Runtime, experts: int, ranks: Ints) -> Floats:
+def pads_experts(runtime: Runtime, experts: int, ranks: Ints) -> Floats:
     """Parameters of experts as they are gathered over those there are: all shards are as large as the largest."""
     if not runtime.amount("pads_experts"):
         return np.ones(np.shape(ranks))

@@ -13,15 +13,12 @@ from astra.layers import weights as weights_of
 from astra.layers.blocks import KERNELS
 from astra.layers.kinds import LayerKind, layer_kinds, modules_of
 from astra.layers.operators import Attention, Gemm, Kept, Layer, Shard, Stream, join
-from astra.provenance import Floats
 from astra.spec.job import Job
-from astra.spec.model import ModelSpec
 from astra.spec.runtime import Kernel, Runtime
 from astra.spec.strategy_fields import MODULES
 
 BF16_GEMMS: Final = frozenset({"router", "head", "classifier", "patch"})  # kept out of fp8 by TransformerEngine
 ATTENTION_GEMMS: Final = frozenset({"qkv", "q", "q_down", "q_up", "kv_down", "kv_up", "attention_out"})
-_GATED: Final = ("mlp_in", "experts_in", "shared_in")
 EMBEDDING: Final = "embedding"
 HEAD: Final = "head"
 
@@ -58,25 +55,19 @@ def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
     if job.runtime.amount("experts_together"):
         layers = {key: _in_one_piece(layer) for key, layer in layers.items()}
     if effects.separate_products(job.runtime):
-        layers = {key: _apart(job.model, shard, layer) for key, layer in layers.items()}
+        layers = {key: _apart(layer) for key, layer in layers.items()}
     return layers
 
 
-def _apart(model: ModelSpec, shard: Shard, layer: Layer) -> Layer:
+def _apart(layer: Layer) -> Layer:
     """Products that share an input, each by itself; their gradients of it are added up.
 
     What goes into them is quantised once: the compiler sees that it is the same.
     """
-    heads = blocks.attention.heads_of(model, shard)
-    gated = heads.queries * (2 if model.attention_gate else 1)
     gemms: list[Gemm] = []
     sums: list[Stream] = []
     for gemm in layer.gemms:
-        shares: list[Floats | float] = [1.0]
-        if gemm.name.endswith("qkv"):
-            shares = [each / (gated + 2 * heads.keys) for each in (gated, heads.keys, heads.keys)]
-        elif gemm.name.endswith(_GATED) and model.gated_mlp:
-            shares = [0.5, 0.5]
+        shares = gemm.parts or (1.0,)
         names = (gemm.name, *(f"{gemm.name}.{number}" for number in range(1, len(shares))))
         gemms += [gemm._replace(name=name, n=share * gemm.n) for name, share in zip(names, shares, strict=True)]
         if len(shares) > 1:
@@ -134,8 +125,8 @@ def _with_adapters(layer: Layer, job: Job) -> Layer:
         and (chosen == "all" or gemm.name in ATTENTION_GEMMS)
         and not (chosen == "qkv" and gemm.name == "attention_out")
         for adapter in (
-            gemm._replace(name=f"{gemm.name}_lora_a", n=np.full_like(gemm.m, rank)),
-            gemm._replace(name=f"{gemm.name}_lora_b", k=np.full_like(gemm.m, rank)),
+            gemm._replace(name=f"{gemm.name}_lora_a", n=np.full_like(gemm.m, rank), parts=()),
+            gemm._replace(name=f"{gemm.name}_lora_b", k=np.full_like(gemm.m, rank), parts=()),
         )
     ]
     return layer._replace(gemms=(*layer.gemms, *adapters))

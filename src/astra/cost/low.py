@@ -23,9 +23,9 @@ class Scaling(NamedTuple):
 SCALINGS: Final = {
     "fp8-tensorwise": Scaling("fp8", 1.0, 2 + 2 + 2),  # two passes: the maximum of the whole, then the cast
     # Products by row and by blocks: benchmarks/quantised.py on an H200. Rows and columns have maxima of their own, so
-    # that each layout is two passes, of which TorchInductor's over columns run at half of the rate (ranks of torchtitan on
-    # an H200 took 1.7 times as long as this for casts of 8,192 tokens); sums of blocks are promoted on CUDA cores every
-    # 128 elements.
+    # that each layout is two passes, of which TorchInductor's over columns run at half of the rate (ranks of torchtitan
+    # on an H200 took 1.7 times as long as this for casts of 8,192 tokens); sums of blocks are promoted on CUDA cores
+    # every 128 elements.
     "fp8-rowwise": Scaling("fp8", 1.03, (2 + 2 + 1) + 2 * (2 + 2 + 1)),
     "fp8-blockwise": Scaling("fp8", 1.14, 2 + 2 * (1 + 4 / 128)),
     "mxfp8": Scaling("fp8", 1.0, 2 + 2 * (1 + 1 / 32)),

@@ -26,13 +26,14 @@ from astra.cost.stage import (
 )
 from astra.layers.split import stage_kind_of_rank
 from astra.provenance import Bools, Floats, Ints
-from astra.schedule import find, steps_s
 from astra.schedule.interleaved import group_size
-from astra.schedule.registry import SPLITTING, legal
+from astra.schedule.registry import SPLITTING, find, legal
 from astra.schedule.screen import Ends, Path, Ranks, interleaved_s, paths
 from astra.schedule.simulator import StageSeconds
+from astra.schedule.steady import steps_s
 from astra.spec.job import Job
-from astra.spec.strategy import SCHEDULES, usual_schedule
+from astra.spec.strategy import usual_schedule
+from astra.spec.strategy_fields import SCHEDULES
 
 
 def mesh_bound_s(meshes: Meshes, costs: StageWork | StageCosts) -> Floats:

@@ -176,7 +176,7 @@ class Units(NamedTuple):
 def unit_parameters(job: Job, shard: Shard, place: Ints, table: StageKinds, expert_ranks: Ints) -> Units:
     """Of every sort of rank, as they are gathered."""
     degrees = tuple(column[place] for column in (shard.tp, shard.ep, shard.etp))
-    padded = effects.padded_experts(job.runtime, job.model.moe.experts, expert_ranks) if job.model.moe else 1.0
+    padded = effects.pads_experts(job.runtime, job.model.moe.experts, expert_ranks) if job.model.moe else 1.0
 
     def on_rank(weights: weights_of.Weights) -> Floats:
         dense, expert = local(weights, *degrees)

@@ -17,11 +17,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import CHOICES, Column, code, from_strategy
+from astra.columns import Column, code, from_strategy
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import CHOICES
 
 MIXED: Final = "pools"  # the network of a job over several pools
 _DISPATCHES: Final = {"alltoall": "each", "deepep": "once", "hybridep": "once"}

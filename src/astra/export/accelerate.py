@@ -8,7 +8,7 @@ from astra.export.base import Launch, Left, header, joined, one_pool
 from astra.export.huggingface import left, program, settings
 from astra.export.quoting import yaml
 from astra.export.readme import adapter_notes, readme
-from astra.export.torchrun import HERE, RENDEZVOUS, adapters
+from astra.export.torchrun import adapters, preamble
 
 
 class Accelerate:
@@ -83,7 +83,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
 
 
 def _script(launch: Launch) -> str:
-    lines = ["#!/usr/bin/env bash", *header(launch, Accelerate.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
+    lines = preamble(launch, Accelerate.verified)
     lines += [*settings(launch), *adapters(launch), ""]
     lines += ['exec accelerate launch --config_file "$HERE/accelerate.yaml" --machine_rank "$NODE_RANK" \\']
     lines += ['  --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" \\']

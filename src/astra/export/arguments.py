@@ -4,79 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Final
+from typing import Any
 
 from astra.errors import InputError
-
-# What fixes the model: read, or of no use without the rest of it.
-SHAPE: Final = frozenset(
-    (
-        "--rope-type",
-        "--activation-func-clamp-value",
-        "--add-qkv-bias",
-        "--disable-bias-linear",
-        "--ffn-hidden-size",
-        "--group-query-attention",
-        "--hidden-size",
-        "--kv-channels",
-        "--kv-lora-rank",
-        "--mamba-head-dim",
-        "--mamba-num-groups",
-        "--mamba-num-heads",
-        "--mamba-state-dim",
-        "--max-position-embeddings",
-        "--moe-ffn-hidden-size",
-        "--moe-layer-freq",
-        "--moe-router-enable-expert-bias",
-        "--moe-router-group-topk",
-        "--moe-router-num-groups",
-        "--moe-router-pre-softmax",
-        "--moe-router-score-function",
-        "--moe-router-topk",
-        "--moe-router-topk-scaling-factor",
-        "--moe-shared-expert-gate",
-        "--moe-shared-expert-intermediate-size",
-        "--mscale",
-        "--mscale-all-dim",
-        "--multi-latent-attention",
-        "--no-yarn-correction-range-round-to-int",
-        "--norm-epsilon",
-        "--normalization",
-        "--num-attention-heads",
-        "--num-experts",
-        "--num-layers",
-        "--num-key-value-heads",
-        "--num-query-groups",
-        "--attention-head-type",
-        "--pad-vocab-size-to",
-        "--padded-vocab-size",
-        "--position-embedding-type",
-        "--q-lora-rank",
-        "--qk-head-dim",
-        "--qk-layernorm",
-        "--qk-pos-emb-head-dim",
-        "--quick-geglu",
-        "--rotary-base",
-        "--rotary-percent",
-        "--rotary-scaling-factor",
-        "--rotary-seq-len-interpolation-factor",
-        "--softmax-type",
-        "--squared-relu",
-        "--swiglu",
-        "--no-position-embedding",
-        "--untie-embeddings-and-output-weights",
-        "--use-alibi-position-embeddings",
-        "--use-rotary-position-embeddings",
-        "--use-rope-scaling",
-        "--v-head-dim",
-        "--vocab-size",
-        "--window-attn-skip-freq",
-        "--window-size",
-        "--yarn-beta-fast",
-        "--yarn-beta-slow",
-        "--yarn-original-max-position-embeddings",
-    )
-)
 
 
 class Arguments:

@@ -8,13 +8,13 @@ refused: nothing else is ever exported in its place unless the nearest plan is a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from astra.catalog import runtimes
 from astra.errors import AstraError
 from astra.export.figures import PlanFigures, save_interval
 from astra.export.quoting import comment
+from astra.files import own_text
 from astra.rules.can import Reason, may
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
@@ -69,7 +69,7 @@ class Launch(NamedTuple):
     warnings: tuple[str, ...] = ()  # about the plan
     groups: tuple[Launch, ...] = ()  # of unlike replicas, each with its share of the batch; the first is this one
     shares: tuple[int, ...] = ()  # of the groups in one state; empty: each has its own
-    beside: bool = False  # pools hold replicas of the same stages, not stages of the same replicas
+    by_replica: bool = False  # pools hold replicas of the same stages, not stages of the same replicas
 
     @property
     def pool(self) -> Pool:
@@ -254,7 +254,7 @@ def header(launch: Launch, verified: str) -> list[str]:
 
 def template(name: str) -> str:
     """A text that comes with Astra, to be filled in."""
-    return (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
+    return own_text(__file__, name)
 
 
 def joined(lines: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from astra.errors import InputError
 from astra.export.bash import Statement, statements
-from astra.export.bash_walk import SLURM, Ended, Run
+from astra.export.bash_walk import SLURM, ScriptEnded, ScriptRun
 
 _MOST_WAYS: Final = 64
 _SBATCH: Final = re.compile(r"^#SBATCH\s+--?([A-Za-z-]+)[=\s]\s*([^\s#]+)", re.MULTILINE)
@@ -63,13 +63,13 @@ def _all_ways(whole: list[Statement], parameters: Sequence[str], batch: dict[str
 def _follow(
     whole: list[Statement], parameters: Sequence[str], batch: dict[str, str], choice: Sequence[bool], *, given: bool
 ) -> tuple[Script, list[tuple[str, bool]]]:
-    run = Run(choice, given=given)
+    run = ScriptRun(choice, given=given)
     run.expander.values |= {name: [value] for name, value in batch.items()}
     run.parameters(list(parameters))
     ended = False
     try:
         run.block(whole)
-    except Ended:
+    except ScriptEnded:
         ended = True
     named = {name: parts for name, parts in run.expander.values.items() if name.isidentifier()}
     variables = {name: " ".join(parts) for name, parts in named.items()}

@@ -128,10 +128,10 @@ class Expander:
                 return self._sum(inside[2:-2]), end
             if len(inside) >= 2 and inside.startswith("{") and inside.endswith("}"):
                 return self._braces(inside[1:-1], depth), end
-            told = self.said(inside[1:-1]) if inside.startswith("(") and inside.endswith(")") else None
+            said = self.said(inside[1:-1]) if inside.startswith("(") and inside.endswith(")") else None
             return "$" + _BETWEEN.sub(
                 "", inside
-            ) if told is None else told, end  # what a program would say, or what is not closed: one word
+            ) if said is None else said, end  # what a program would say, or what is not closed: one word
         name = _NAME.match(text, at)
         if name is None:
             return "$", at

@@ -18,10 +18,10 @@ from astra.export.bash_blocks import (
     block_end,
     brace_end,
     cases,
+    decide,
     function_name,
     without_first,
 )
-from astra.export.bash_tests import decide
 from astra.export.bash_values import Expander
 
 _KEYWORDS: Final = ("export", "declare", "local", "readonly", "typeset", "exec", "time", "sudo", "nohup", "!")
@@ -37,7 +37,7 @@ SLURM: Final = {
 }  # fmt: skip
 
 
-class Run:
+class ScriptRun:
     """One way through a script."""
 
     def __init__(self, choice: Sequence[bool], *, given: bool = False) -> None:
@@ -247,7 +247,7 @@ class Run:
         if command[0] in (*_SHELLS, "sbatch", "qsub") and self._depth < _MOST_ROUNDS:
             self._depth += 1
             for document in statement.documents:
-                with suppress(Ended):
+                with suppress(ScriptEnded):
                     self.block(list(statements(self.expander.text(ShellPiece(*document)))))
             self._depth -= 1
             return
@@ -285,12 +285,12 @@ class Run:
             if command[0] == "eval":
                 self.block(list(statements(inner)))
             else:
-                with suppress(Ended):
+                with suppress(ScriptEnded):
                     self.block(list(statements(inner)))
             self._depth -= 1
             return
         if command[0] in ("exit", "return"):
-            raise Ended if command[0] == "exit" else _Returned
+            raise ScriptEnded if command[0] == "exit" else _Returned
         self.commands.append(command)
 
     def _said(self, inside: str) -> str | None:
@@ -303,7 +303,7 @@ class Run:
         values, commands = self.expander.values, self.commands
         self.expander.values, self.commands = {each: list(parts) for each, parts in values.items()}, []
         self._depth += 1
-        with suppress(Ended, _Returned):
+        with suppress(ScriptEnded, _Returned):
             self.block(lines)
         self._depth -= 1
         said, self.expander.values, self.commands = self.commands, values, commands  # a shell of its own
@@ -320,7 +320,7 @@ class Run:
                 self.expander.values |= {name: [number] for name in SLURM.get(option, ())}
 
 
-class Ended(Exception):
+class ScriptEnded(Exception):
     """The script goes no further."""
 
 

@@ -10,7 +10,7 @@ from astra.export.bridge_recipes import BridgeRecipe, recipe_for
 from astra.export.megatron import Megatron, environment
 from astra.export.quoting import python, shell
 from astra.export.readme import readme
-from astra.export.torchrun import HERE, RENDEZVOUS, node_sizes, torchrun
+from astra.export.torchrun import node_sizes, preamble, torchrun
 
 
 class Bridge:
@@ -127,7 +127,7 @@ def _settings(launch: Launch, recipe: BridgeRecipe) -> list[str]:
 
 
 def _script(launch: Launch) -> str:
-    lines = ["#!/usr/bin/env bash", *header(launch, Bridge.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
+    lines = preamble(launch, Bridge.verified)
     lines += node_sizes(launch)
     lines += [f"export {name}={shell(value)}" for name, value in environment(launch).items()]
     if not recipe_for(launch.model, launch.workload.task).own:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Launch, Left, header, joined, one_pool
+from astra.export.base import Launch, Left, joined, one_pool
 from astra.export.huggingface import left, program, settings
 from astra.export.quoting import json_text
 from astra.export.readme import adapter_notes, readme
-from astra.export.torchrun import HERE, RENDEZVOUS, adapters, torchrun
+from astra.export.torchrun import adapters, preamble, torchrun
 
 
 class DeepSpeed:
@@ -84,6 +84,6 @@ def _gradients(launch: Launch) -> str:
 
 
 def _script(launch: Launch) -> str:
-    lines = ["#!/usr/bin/env bash", *header(launch, DeepSpeed.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
+    lines = preamble(launch, DeepSpeed.verified)
     lines += [*settings(launch), *adapters(launch), ""]
     return joined([*lines, torchrun(launch, '"$TRAIN_SCRIPT"', '--deepspeed "$HERE/ds_config.json" "$@"')])

@@ -41,7 +41,7 @@ class FlagScale:
               lambda it: len(it.layers) != it.strategy.vp * sum(mesh.pp for mesh in it.meshes)),
         Limit("recompute", "recompute must be the same in every mesh",
               lambda it: len({mesh.recompute for mesh in it.meshes}) > 1),
-        Limit("dp", "a mesh holds stages of every replica", lambda it: it.beside),
+        Limit("dp", "a mesh holds stages of every replica", lambda it: it.by_replica),
         WHOLE_NODES,
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from astra.errors import InputError
 from astra.export.import_deepspeed import sharding as zero_of
-from astra.export.imported import Asked, ImportedLaunch, Numbers, section
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, section
 from astra.files import parse_json
 from astra.spec.strategy import Strategy
 
@@ -23,7 +23,7 @@ _OLD_STRATEGIES: Final = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "
 _MESH: Final = ("tp", "cp", "sp", "dp_shard", "dp_replicate")
 
 
-def read_accelerate(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_accelerate(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """What Accelerate decides; the size of a micro-batch is the training script's."""
     name, kind = asked.name, str(record.get("distributed_type", "NO"))
     processes = asked.count(Numbers(record, name).count("num_processes") if "num_processes" in record else None)
@@ -44,18 +44,13 @@ def read_accelerate(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         framework="deepspeed" if kind == "DEEPSPEED" else "fsdp-eager",
         strategy=strategy,
         gpus=strategy.gpus,
-        global_batch=None,
-        seq=None,
         precision=precision_of(record, name),
-        optimizer="adam",
-        model=None,
-        recipe=None,
         ignored=("the size of a micro-batch is the script's, taken as 1", *remarks),
         unknown=tuple(str(key) for key in record if key not in _READ),
     )
 
 
-def sharding(record: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], list[str]]:
+def sharding(record: Mapping[str, Any], asked: ImportAsked) -> tuple[dict[str, Any], list[str]]:
     """How replicas hold the state, as fields of a strategy, and settings that have no place in one."""
     kind = str(record.get("distributed_type", "NO"))
     if record.get("use_cpu") is True or kind in ("MULTI_CPU", "MULTI_XPU", "TPU", "XLA", "MULTI_NPU", "MULTI_MLU"):
@@ -69,7 +64,7 @@ def sharding(record: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], l
     raise InputError(f"{asked.name}: distributed_type", kind, want="FSDP, DEEPSPEED or MULTI_GPU")
 
 
-def _fsdp(record: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], list[str]]:
+def _fsdp(record: Mapping[str, Any], asked: ImportAsked) -> tuple[dict[str, Any], list[str]]:
     settings = section(record, "fsdp_config", asked.name).values
     old = settings.get("fsdp_sharding_strategy")
     zero = _OLD_STRATEGIES.get(str(old), 3)
@@ -86,11 +81,11 @@ def _fsdp(record: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], list
     return fields, remarks
 
 
-def _zero(record: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], list[str]]:
+def _zero(record: Mapping[str, Any], asked: ImportAsked) -> tuple[dict[str, Any], list[str]]:
     part = section(record, "deepspeed_config", asked.name)
     file = part.values.get("deepspeed_config_file")
     if file is not None:
-        found = asked.beside(str(file))
+        found = asked.file_named(str(file))
         if found is None:
             want = "the settings themselves, or that file beside this one"
             raise InputError(f"{asked.name}: deepspeed_config_file", str(file), want=want, fix="Or import that file.")

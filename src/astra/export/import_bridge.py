@@ -10,34 +10,27 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.export.import_megatron import layout_layers
-from astra.export.import_megatron_words import FP8_SCALED
-from astra.export.imported import Asked, ImportedLaunch, Numbers
+from astra.export.import_megatron_words import FP8_SCALED, GRAPHS, STAGES
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers
 from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import MODULES
 
 LINE: Final = re.compile(r"(model|train|ddp|optimizer|dist|dataset|mixed_precision)\.[a-z0-9_]+=", re.MULTILINE)
-_STAGES: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-_GRAPHS: Final = {"none": "none", "local": "partial", "transformer_engine": "partial", "full_iteration": "full"}
 
 
-def read_overrides(text: str, asked: Asked) -> ImportedLaunch:
-    """What the lines of a file override."""
-    return _overridden({key: _value(value) for key, value in _pairs(text.splitlines())}, asked)
-
-
-def read_words(words: Sequence[str], asked: Asked) -> ImportedLaunch:
-    """What the words of a command override."""
+def read_words(words: Sequence[str], asked: ImportAsked) -> ImportedLaunch:
+    """What the words of a command, or the lines of a file, override."""
     return _overridden({key: _value(value) for key, value in _pairs(words)}, asked)
 
 
-def read_sections(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_sections(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """What a YAML file of sections overrides."""
     parts = {key: value for key, value in record.items() if isinstance(value, Mapping)}
     flat = {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
     return _overridden(flat | {key: value for key, value in record.items() if key == "mixed_precision"}, asked)
 
 
-def _overridden(said: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def _overridden(said: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """What overrides decide; a recipe's own settings are not known here."""
     name, gpus, read = asked.name, asked.gpus, Numbers(said, asked.name)
     needed = ("model.tensor_model_parallel_size", "model.pipeline_model_parallel_size", "train.micro_batch_size")
@@ -47,7 +40,7 @@ def _overridden(said: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         raise InputError(name, None, want=f"a line {lacks[0]}=...", fix=fix)
     if gpus is None:
         raise InputError(name, None, want="the number of GPUs", fix="Give --gpus; overrides do not say it.")
-    program = asked.beside("train.py")  # sets what is no plain value
+    program = asked.file_named("train.py")  # sets what is no plain value
     strategy = _strategy(read, name, gpus)
     if program is not None and "AttnBackend.unfused" in program[1]:
         strategy = replace(strategy, flash=False)
@@ -60,9 +53,6 @@ def _overridden(said: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         global_batch=read.count("train.global_batch_size") if "train.global_batch_size" in said else None,
         seq=read.count("model.seq_length") if "model.seq_length" in said else None,
         precision=precision,
-        optimizer="adam",
-        model=None,
-        recipe=None,
         ignored=_of_the_recipe(said),
         mtp=read.whole("model.mtp_num_layers", 0) or None,
     )
@@ -130,7 +120,7 @@ def _strategy(read: Numbers, name: str, gpus: int) -> Strategy:
     }  # fmt: skip
     fsdp = read.values.get("ddp.use_megatron_fsdp") is True
     word = str(read.values.get("ddp.data_parallel_sharding_strategy", "optim_grads_params"))
-    zero = _STAGES.get(word, 3) if fsdp else int(read.values.get("ddp.use_distributed_optimizer", True) is True)
+    zero = STAGES.get(word, 3) if fsdp else int(read.values.get("ddp.use_distributed_optimizer", True) is True)
     copies = read.count("ddp.num_distributed_optimizer_instances")
     return Strategy(
         tp=tp, pp=pp, vp=vp, cp=cp, ep=ep,
@@ -160,7 +150,7 @@ def _words(read: Numbers, model: Mapping[str, Any]) -> dict[str, Any]:
     aware = read.values.get("optimizer.use_precision_aware_optimizer") is True
     return again | {
         "dispatch": backend if flex else "alltoall",
-        "graphs": _GRAPHS.get(str(model.get("cuda_graph_impl", "none")), "partial"),
+        "graphs": GRAPHS.get(str(model.get("cuda_graph_impl", "none")), "partial"),
         "moments": "bf16" if aware and not offloaded else "fp32",
         "params": "fp8" if read.values.get("mixed_precision.fp8_param_gather") is True else "bf16",
         "grads": "fp32" if _wide(read.values) else "bf16",

@@ -15,7 +15,7 @@ from astra.export.import_nanotron import read_nanotron
 from astra.export.import_nemo import is_nemo, read_nemo
 from astra.export.import_neox import read_neox
 from astra.export.import_trainer import BATCH_KEYS, MODEL_KEYS, SEQ_KEYS, read_trainer
-from astra.export.imported import Asked, ImportedLaunch
+from astra.export.imported import ImportAsked, ImportedLaunch
 
 _WANT: Final = (
     "a configuration of Accelerate, the Hugging Face Trainer (TRL, LLaMA-Factory, axolotl), DeepSpeed, gpt-neox, NeMo, "
@@ -23,7 +23,7 @@ _WANT: Final = (
 )
 
 
-def read_config(record: object, asked: Asked) -> ImportedLaunch:
+def read_config(record: object, asked: ImportAsked) -> ImportedLaunch:
     """A configuration that is known by its keys."""
     if isinstance(record, Mapping):
         keys = {str(key).replace("-", "_") for key in record}
@@ -37,7 +37,7 @@ def read_config(record: object, asked: Asked) -> ImportedLaunch:
 
 
 _Known = Callable[[set[str], Mapping[str, Any]], bool]
-_KINDS: Final[tuple[tuple[_Known, Callable[[Mapping[str, Any], Asked], ImportedLaunch]], ...]] = (
+_KINDS: Final[tuple[tuple[_Known, Callable[[Mapping[str, Any], ImportAsked], ImportedLaunch]], ...]] = (
     (lambda keys, _: "distributed_type" in keys, read_accelerate),
     (lambda keys, _: "MODEL_ARGS" in keys, read_model_args),
     (lambda keys, _: {"system", "model"} <= keys, read_flagscale),

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.imported import Asked, ImportedLaunch, Numbers, section
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, section
 from astra.spec.strategy import Strategy
 
 KEYS: Final = frozenset(("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"))
 # Settings that change speed or memory and have no place in a strategy.
-_TOLD: Final = ("offload_param", "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients",
+_NO_WORD: Final = ("offload_param", "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients",
                 "mics_shard_size")  # fmt: skip
 _SIZES: Final = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
-def read_deepspeed(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_deepspeed(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """The whole configuration of a job."""
     name, top = asked.name, Numbers(record, asked.name)
     tp = section(record, "tensor_parallel", name).count("autotp_size")
@@ -34,7 +34,7 @@ def read_deepspeed(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         raise InputError(f"{name}: train_batch_size", batch, want="a batch of at least one micro-batch per step")
     if batch and asked.gpus is not None:
         mbs = _share(record, batch, dp, name)
-    fields, told = sharding(record, name)
+    fields, remarks = sharding(record, name)
     fields["recompute"] = "full" if record.get("activation_checkpointing") else "none"
     strategy = Strategy(tp=tp, dp=dp, mbs=mbs, **fields)
     half = section(record, "fp16", name).values.get("enabled") is True
@@ -45,12 +45,9 @@ def read_deepspeed(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         strategy=strategy,
         gpus=strategy.gpus,
         global_batch=batch or (None if record.get("gradient_accumulation_steps") == "auto" else mbs * steps * dp),
-        seq=None,
         precision="fp16" if half else "bf16",
         optimizer="sgd" if kind == "sgd" else "adam",
-        model=None,
-        recipe=None,
-        ignored=(*(f"{key} auto, taken as 1" for key in autos), *told),
+        ignored=(*(f"{key} auto, taken as 1" for key in autos), *remarks),
     )
 
 
@@ -82,8 +79,8 @@ def sharding(record: Mapping[str, Any], name: str) -> tuple[dict[str, Any], list
         "offload": "optimizer" if offloaded else "none",
         "grads": "fp32" if wide else "bf16",
     }
-    told = [key for key in _TOLD if zero.values.get(key) and zero.values[key] != {"device": "none"}]
-    return fields, [f"zero_optimization.{key}" for key in told if key != "zero_hpz_partition_size" or _shards(zero)]
+    found = [key for key in _NO_WORD if zero.values.get(key) and zero.values[key] != {"device": "none"}]
+    return fields, [f"zero_optimization.{key}" for key in found if key != "zero_hpz_partition_size" or _shards(zero)]
 
 
 def _shards(zero: Numbers) -> bool:

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from astra.errors import InputError
 from astra.export.import_megatron import from_words
-from astra.export.imported import Asked, ImportedLaunch, section
+from astra.export.imported import ImportAsked, ImportedLaunch, section
 from astra.spec.mixed import Group, MixedStrategy, Segment, pool_word
 
 _SECTIONS: Final = ("system", "model", "data")
 _OTHER_MODEL: Final = ("freeze_LM", "freeze_ViT", "vision_model_type", "img_h", "vision_pattern", "action_horizon")
 
 
-def read_flagscale(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_flagscale(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """The training file; that of the experiment, which names it, says the GPUs alone."""
     parts = {key: section(record, key, asked.name).values for key in _SECTIONS}
     if "num_layers" not in parts["model"] or "micro_batch_size" not in parts["model"]:
@@ -33,12 +33,12 @@ def read_flagscale(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         found = found._replace(mixed=_mixed(found, meshes, hetero, asked.name), gpus=_mesh_gpus(meshes) or found.gpus)
     vision = next((key for key in _OTHER_MODEL if key in parts["model"] or key in parts["data"]), None)
     if vision is not None:
-        told = (*found.ignored, f"{vision}: a model that is not a plain decoder")
-        found = found._replace(model=None, lacks_vocab=False, ignored=told)
+        ignored = (*found.ignored, f"{vision}: a model that is not a plain decoder")
+        found = found._replace(model=None, lacks_vocab=False, ignored=ignored)
     return found._replace(framework="flagscale")
 
 
-def read_model_args(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_model_args(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """Megatron's flags under ``MODEL_ARGS``, as its own tests and its collection of MoE recipes write them."""
     flags = {str(key).lstrip("-"): value for key, value in section(record, "MODEL_ARGS", asked.name).values.items()}
     return from_words(["pretrain_gpt.py", *flag_words(flags)], {}, asked)

@@ -8,18 +8,19 @@ from itertools import pairwise
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.arguments import SHAPE, Arguments
+from astra.export.arguments import Arguments
 from astra.export.import_megatron_model import has_experts, model_of
 from astra.export.import_megatron_words import FP8_SCALED, flash, old, other_modules, precision, recompute, words, zero
-from astra.export.imported import Asked, ImportedLaunch
-from astra.export.megatron_flags import unread
-from astra.spec.strategy import MAX_STAGES, Strategy
+from astra.export.imported import ImportAsked, ImportedLaunch
+from astra.export.megatron_flags import shape_flags, unread
+from astra.spec.layer_lists import MAX_STAGES
+from astra.spec.strategy import Strategy
 
 _REPEATED: Final = (re.compile(r"\(([^()]*)\)\*([0-9]{1,4})"), re.compile(r"([A-Za-z|])\*([0-9]{1,4})"))
 
 
 def from_words(
-    words: list[str], variables: Mapping[str, str], asked: Asked, *, files: Mapping[str, str] | None = None
+    words: list[str], variables: Mapping[str, str], asked: ImportAsked, *, files: Mapping[str, str] | None = None
 ) -> ImportedLaunch:
     """What a command line would train, and how; ``files`` are those that the script itself writes."""
     name = asked.name
@@ -56,7 +57,7 @@ def from_words(
     mtp = args.maybe("--mtp-num-layers") or None
     named = (*_unused(args), *([f"{other}, whose model is not a plain decoder"] if other else []))
     pattern = {"--hybrid-layer-pattern"} if model is None or model.state_space is None else set()
-    costly, unknown = unread(args.flags, (args.read | SHAPE) - pattern)
+    costly, unknown = unread(args.flags, (args.read | shape_flags()) - pattern)
     return ImportedLaunch(
         framework="deepspeed" if args.has("--deepspeed") else "megatron-apex" if old(args) else "megatron",
         strategy=strategy,
@@ -66,7 +67,6 @@ def from_words(
         precision=width,
         optimizer=chosen,
         model=model,
-        recipe=None,
         ignored=(*costly, *named),
         unknown=unknown,
         mtp=mtp,
@@ -99,10 +99,10 @@ def _check_degrees(args: Arguments, name: str) -> None:
 _STAGE: Final = re.compile(r"""["']stage["']\s*:\s*([0-3])\b""")
 
 
-def _written_stage(args: Arguments, files: Mapping[str, str], asked: Asked) -> None:
+def _written_stage(args: Arguments, files: Mapping[str, str], asked: ImportAsked) -> None:
     """The ZeRO stage of a configuration that the script writes itself, or that lies beside it."""
     named = args.text("--deepspeed_config") or args.text("--deepspeed-config")
-    found = asked.beside(named)
+    found = asked.file_named(named)
     text = files.get(named, "") or (found[1] if found else "")
     stages = set(_STAGE.findall(text))
     if len(stages) == 1:

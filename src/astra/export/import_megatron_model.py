@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.export.arguments import Arguments
+from astra.export.megatron_words import DELTA_NET, LATENT, STATE_SPACE, YARN
 from astra.files import whole_number
 from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE, Rotary, StateSpace
 from astra.spec.names import as_line, as_name
@@ -91,31 +93,25 @@ def _state_space(args: Arguments) -> StateSpace | None:
         return None
     if len(pattern) != args.whole("--num-layers") or ("E" in pattern) != args.has("--num-experts"):
         return None
-    return StateSpace(
-        pattern=pattern,
-        heads=args.count("--mamba-num-heads"),
-        head_dim=args.count("--mamba-head-dim", 64),
-        states=args.count("--mamba-state-dim", 128),
-        groups=args.count("--mamba-num-groups", 8),
-    )
+    return StateSpace(pattern=pattern, **_sizes(args, STATE_SPACE))
+
+
+def _sizes(args: Arguments, flags: Mapping[str, tuple[str, float]]) -> dict[str, Any]:
+    """Fields of a record by the flags of a table: whole numbers above zero where their usual values are whole."""
+    return {
+        field: args.count(flag, usual) if isinstance(usual, int) else args.number(flag, usual)
+        for field, (flag, usual) in flags.items()
+    }
 
 
 def _delta_net(args: Arguments, name: str) -> DeltaNet | None:
     """Delta nets in all layers but the last of each group; sizes that are not said are Megatron's own."""
     if args.text("--experimental-attention-variant") != "gated_delta_net":
         return None
-    every = whole_number(args.text("--linear-attention-freq"))
-    if every is None:
-        given = args.text("--linear-attention-freq")
-        raise InputError(f"{name}: --linear-attention-freq", given, want="a whole number: one layer in so many attends")
-    return DeltaNet(
-        attention_every=every,
-        heads=args.count("--linear-num-value-heads", 32),
-        head_dim=args.count("--linear-value-head-dim", 128),
-        key_heads=args.count("--linear-num-key-heads", 16),
-        key_dim=args.count("--linear-key-head-dim", 128),
-        conv=args.count("--linear-conv-kernel-dim", 4),
-    )
+    flag = DELTA_NET["attention_every"][0]
+    if whole_number(args.text(flag)) is None:
+        raise InputError(f"{name}: {flag}", args.text(flag), want="a whole number: one layer in so many attends")
+    return DeltaNet(**_sizes(args, DELTA_NET))
 
 
 def _activation(args: Arguments) -> Any:
@@ -132,16 +128,8 @@ def _rotary(args: Arguments, latent: bool) -> Rotary | None:
     fields: dict[str, Any] = {}
     stretch = args.number("--rotary-scaling-factor", 1.0)
     if (latent and stretch != 1) or kind == "yarn":
-        fields = {
-            "scaling": "yarn",
-            "factor": stretch,
-            "original_positions": args.whole("--yarn-original-max-position-embeddings", 4096),
-            "beta_fast": args.number("--yarn-beta-fast", 32.0),
-            "beta_slow": args.number("--yarn-beta-slow", 1.0),
-            "mscale": args.number("--mscale", 1.0),
-            "mscale_all_dim": args.number("--mscale-all-dim", 0.0),
-            "rounded": not args.has("--no-yarn-correction-range-round-to-int"),
-        }
+        rounded = not args.has("--no-yarn-correction-range-round-to-int")
+        fields = {"scaling": "yarn", **_sizes(args, YARN), "rounded": rounded}
     elif args.has("--use-rope-scaling"):
         # The script's own constants: it does not hand --rope-scaling-factor on.
         fields = {"scaling": "llama3", "factor": 8.0, "original_positions": 8192}
@@ -162,13 +150,7 @@ def _window(text: str, name: str) -> int | None:
 def _mla(args: Arguments) -> MLA | None:
     if not args.has("--multi-latent-attention"):
         return None
-    return MLA(
-        q_lora_rank=args.maybe("--q-lora-rank"),
-        kv_lora_rank=args.whole("--kv-lora-rank", 32),
-        qk_nope_head_dim=args.whole("--qk-head-dim", 128),
-        qk_rope_head_dim=args.whole("--qk-pos-emb-head-dim", 64),
-        v_head_dim=args.whole("--v-head-dim", 128),
-    )
+    return MLA(q_lora_rank=args.maybe("--q-lora-rank"), **_sizes(args, LATENT))
 
 
 def _all_experts(args: Arguments) -> bool:

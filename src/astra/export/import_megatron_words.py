@@ -9,8 +9,8 @@ from astra.errors import InputError
 from astra.export.arguments import Arguments
 from astra.spec.strategy_fields import MODULES
 
-_STAGES: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-_GRAPHS: Final = {"none": "none", "local": "partial", "transformer_engine": "partial", "full_iteration": "full"}
+STAGES: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+GRAPHS: Final = {"none": "none", "local": "partial", "transformer_engine": "partial", "full_iteration": "full"}
 
 
 def old(args: Arguments) -> bool:
@@ -61,10 +61,10 @@ def zero(args: Arguments, name: str) -> int:
         return 3
     if args.has("--use-megatron-fsdp") or args.has("--use-custom-fsdp"):
         word = args.text("--data-parallel-sharding-strategy", "no_shard")
-        if word not in _STAGES:
-            want = f"one of {', '.join(_STAGES)}"
+        if word not in STAGES:
+            want = f"one of {', '.join(STAGES)}"
             raise InputError(f"{name}: --data-parallel-sharding-strategy", word, want=want)
-        return _STAGES[word]
+        return STAGES[word]
     return int(sharded)
 
 
@@ -87,7 +87,7 @@ def words(args: Arguments, name: str, dp: int, ep: int) -> dict[str, Any]:
     args.text("--exp-avg-sq-dtype")
     return {
         "dispatch": ("hybridep" if backend == "hybridep" else "deepep") if flex else "alltoall",
-        "graphs": _GRAPHS.get(graphs, "partial"),
+        "graphs": GRAPHS.get(graphs, "partial"),
         "moments": "bf16" if narrow else "fp32",
         "params": "fp8" if args.has("--fp8-param-gather") or args.has("--fp8-param") else "bf16",
         "grads": "bf16" if args.has("--grad-reduce-in-bf16") else "fp32",

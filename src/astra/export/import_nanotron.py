@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.imported import Asked, ImportedLaunch, Numbers, section
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, section
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 
@@ -15,7 +15,7 @@ _READ: Final = frozenset(("dp", "tp", "pp", "pp_engine", "tp_mode", "recompute_l
 _FAMILIES: Final = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
 
 
-def read_nanotron(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_nanotron(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """Degrees, tokens of a step, and the model where it is a plain one."""
     mesh, tokens = section(record, "parallelism", asked.name), section(record, "tokens", asked.name)
     optimizer = section(record, "optimizer", asked.name)
@@ -37,33 +37,30 @@ def read_nanotron(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         raise InputError("gpus", asked.gpus, want=want, fix="The file says the degrees; change dp in it.")
     asynchronous = mesh.values.get("tp_linear_async_communication") is True and strategy.sp
     others = [f"parallelism.{key}" for key, value in mesh.values.items() if key not in _READ and value]
-    told = ["parallelism.tp_linear_async_communication"] * asynchronous
-    model = _model(section(record, "model", asked.name), asked.name, told)
+    remarks = ["parallelism.tp_linear_async_communication"] * asynchronous
+    model = _model(section(record, "model", asked.name), asked.name, remarks)
     return ImportedLaunch(
         framework="nanotron",
         strategy=strategy,
         gpus=strategy.gpus,
         global_batch=strategy.mbs * tokens.count("batch_accumulation_per_replica") * dp,
         seq=tokens.count("sequence_length"),
-        precision="bf16",
-        optimizer="adam",
         model=model,
-        recipe=None,
-        ignored=(*told, *others),
+        ignored=(*remarks, *others),
     )
 
 
-def _model(settings: Numbers, name: str, told: list[str]) -> ModelSpec | None:
+def _model(settings: Numbers, name: str, remarks: list[str]) -> ModelSpec | None:
     """The model, in the words of Hugging Face."""
     from astra.catalog.huggingface import from_config  # noqa: PLC0415
 
     config = section(settings.values, "model_config", f"{name}: model").values
     kind = next((ours for word, ours in _FAMILIES.items() if config.get(word) is True), None)
     if config.get("moe_config"):
-        told.append("model.model_config.moe_config, which is not read: name the model")
+        remarks.append("model.model_config.moe_config, which is not read: name the model")
         return None
     if settings.values.get("dtype") not in (None, "bfloat16"):
-        told.append(f"model.dtype {settings.values['dtype']}, taken as bfloat16")
+        remarks.append(f"model.dtype {settings.values['dtype']}, taken as bfloat16")
     if kind is None:
         return None
     return from_config({**config, "model_type": kind}, where=f"{name}: model_config")

@@ -8,28 +8,18 @@ from typing import Any, Final
 
 from astra.errors import InputError
 from astra.export.import_megatron import from_words
-from astra.export.imported import Asked, ImportedLaunch, Numbers, section
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, section
 
-# Whole numbers, and the flags that mean the same.
+# Whole numbers, and the flags that mean the same: most by the same words.
 _NUMBERS: Final = {
-    "tensor_model_parallel_size": "tensor-model-parallel-size",
-    "pipeline_model_parallel_size": "pipeline-model-parallel-size",
-    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
-    "context_parallel_size": "context-parallel-size",
-    "expert_model_parallel_size": "expert-model-parallel-size",
-    "micro_batch_size": "micro-batch-size",
-    "global_batch_size": "global-batch-size",
-    "encoder_seq_length": "seq-length",
-    "max_position_embeddings": "max-position-embeddings",
-    "num_layers": "num-layers",
-    "hidden_size": "hidden-size",
-    "ffn_hidden_size": "ffn-hidden-size",
-    "num_attention_heads": "num-attention-heads",
-    "kv_channels": "kv-channels",
-    "num_moe_experts": "num-experts",
-    "moe_router_topk": "moe-router-topk",
-    "override_vocab_size": "vocab-size",
-}
+    **{name: name.replace("_", "-") for name in (
+        "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+        "expert_model_parallel_size", "micro_batch_size", "global_batch_size", "max_position_embeddings", "num_layers",
+        "hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels", "moe_router_topk",
+    )},
+    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank", "encoder_seq_length": "seq-length",
+    "num_moe_experts": "num-experts", "override_vocab_size": "vocab-size",
+}  # fmt: skip
 _SWITCHES: Final = {
     "sequence_parallel": "--sequence-parallel",
     "ub_tp_comm_overlap": "--tp-comm-overlap",
@@ -57,7 +47,7 @@ def is_nemo(record: Mapping[str, Any]) -> bool:
     return "trainer" in record and isinstance(model, Mapping) and "tensor_model_parallel_size" in model
 
 
-def read_nemo(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_nemo(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """What a trainer and a model say together."""
     trainer, model = section(record, "trainer", asked.name), section(record, "model", asked.name)
     if model.values.get("fsdp") is True:

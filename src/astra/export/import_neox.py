@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from astra.errors import InputError
 from astra.export.import_deepspeed import sharding
 from astra.export.import_megatron import from_words
-from astra.export.imported import Asked, ImportedLaunch, Numbers
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers
 
 _FLAGS: Final = {
     "pipe_parallel_size": "pipeline-model-parallel-size", "model_parallel_size": "tensor-model-parallel-size",
@@ -28,7 +28,7 @@ _COSTLY: Final = re.compile(
 _GATED: Final = ("swiglu", "geglu", "reglu", "bilinear", "glu")
 
 
-def read_neox(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_neox(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """One file that holds the model, the batch and the sharding."""
     flat = {str(key).replace("-", "_"): value for key, value in record.items()}
     top = Numbers(flat, asked.name)
@@ -38,7 +38,7 @@ def read_neox(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
     if top.whole("moe_num_experts", 1) > 1 or top.whole("context_parallel_size", 1) > 1:
         key = "moe_num_experts" if top.whole("moe_num_experts", 1) > 1 else "context_parallel_size"
         raise InputError(f"{asked.name}: {key}", flat[key], want="a dense model: this part of gpt-neox is not read")
-    fields, told = sharding(flat, asked.name)
+    fields, remarks = sharding(flat, asked.name)
     pp, tp = (top.whole(key, 1) or 1 for key in ("pipe_parallel_size", "model_parallel_size"))
     words = ["gpt-neox.py", "--deepspeed", "--zero-stage", str(fields["zero"])]
     degrees = {"pipe_parallel_size": pp, "model_parallel_size": tp}
@@ -59,8 +59,8 @@ def read_neox(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
     costly = [key for key in flat if key not in _READ and _COSTLY.search(key) and flat[key] not in (False, 0, 1, None)]
     costly += ["gpt_j_residual"] if flat.get("gpt_j_residual") is True else []
     gated = _is_gated(flat)
-    told += ["a gated MLP, whose width is not said: name the model"] * gated
-    ignored = (*found.ignored, *costly, *told)
+    remarks += ["a gated MLP, whose width is not said: name the model"] * gated
+    ignored = (*found.ignored, *costly, *remarks)
     return found._replace(
         strategy=strategy, ignored=tuple(dict.fromkeys(ignored)), optimizer=_optimizer(flat),
         model=None if gated else found.model, lacks_vocab=found.lacks_vocab and not gated,

@@ -25,8 +25,8 @@ def read_constants(tree: ast.Module, name: str) -> ImportedLaunch | None:
     for missing in (one for one in template_names() if one not in found):
         raise InputError(name, None, want=f"the constant {missing}, as astra export --to pytorch writes it")
     strategy: Strategy = decode(Strategy, _strategy(found, name), where=name)
-    told = {"global_batch": found["GLOBAL_BATCH"], "seq": found["SEQ"], "precision": found["PRECISION"]}
-    workload: Workload = decode(Workload, told, where=name)
+    said = {"global_batch": found["GLOBAL_BATCH"], "seq": found["SEQ"], "precision": found["PRECISION"]}
+    workload: Workload = decode(Workload, said, where=name)
     mixed = _mixed(found, strategy, name) if found["GROUPS"] else None
     return ImportedLaunch(
         framework="pytorch",
@@ -36,10 +36,7 @@ def read_constants(tree: ast.Module, name: str) -> ImportedLaunch | None:
         global_batch=workload.global_batch,
         seq=workload.seq,
         precision=workload.precision,
-        optimizer="adam",
         model=decode(ModelSpec, _model(found, name), where=name),
-        recipe=None,
-        ignored=(),
     )
 
 
@@ -68,25 +65,25 @@ def _strategy(found: dict[str, Any], name: str) -> dict[str, Any]:
     words = {"TP": "tp", "SP": "sp", "DP": "dp", "ZERO": "zero", "SHARD": "shard", "RESHARD": "reshard"}
     words |= {"RECOMPUTE": "recompute", "SCHEDULE": "schedule", "MICRO_BATCH": "mbs"}
     uneven = layers if len(set(layers)) > 1 else ()
-    told = {word: found[constant] for constant, word in words.items()}
-    return told | {"pp": pp, "vp": vp, "overlap": hidden, "layers": uneven}
+    said = {word: found[constant] for constant, word in words.items()}
+    return said | {"pp": pp, "vp": vp, "overlap": hidden, "layers": uneven}
 
 
 def _mixed(found: dict[str, Any], strategy: Strategy, name: str) -> MixedStrategy:
     """Groups of replicas, each on the pools it was planned for."""
     where = f"{name}: GROUPS"
     try:
-        told = [(each, decode(Strategy, _strategy(found | each, name), where=where)) for each in found["GROUPS"]]
-        groups = tuple(_group(each, one, each["LAYERS"], tuple(each["POOLS"])) for each, one in told)
+        said = [(each, decode(Strategy, _strategy(found | each, name), where=where)) for each in found["GROUPS"]]
+        groups = tuple(_group(each, one, each["LAYERS"], tuple(each["POOLS"])) for each, one in said)
         shares = tuple(operator.index(share) for share in found["SHARES"])
     except (TypeError, KeyError, ValueError):
         raise InputError(where, None, want="groups as astra export --to pytorch writes them") from None
     return MixedStrategy(groups=groups, zero=min(strategy.zero, 1), overlap=("grad", "param"), shares=shares)
 
 
-def _group(told: dict[str, Any], one: Strategy, layers: tuple[int, ...], pools: tuple[tuple[str, int], ...]) -> Group:
+def _group(said: dict[str, Any], one: Strategy, layers: tuple[int, ...], pools: tuple[tuple[str, int], ...]) -> Group:
     """The pipelines of a group; stages lie on its pools in turn."""
-    m = told["SAMPLES"] // (one.dp * one.mbs)
+    m = said["SAMPLES"] // (one.dp * one.mbs)
     if one.zero > 1 and len(pools) == 1:
         return plain_group(pools[0][0], replace(one, layers=layers), m)
     segments, first = [], 0
@@ -105,6 +102,6 @@ def _model(found: dict[str, Any], name: str) -> dict[str, Any]:
     words |= {"NORM_BIAS": "norm_bias", "NORM_EPSILON": "norm_epsilon", "QKV_BIAS": "qkv_bias", "OUT_BIAS": "out_bias"}
     words |= {"MLP_BIAS": "mlp_bias", "HEAD_BIAS": "head_bias", "TIED": "tied_embeddings"}
     words |= {"POSITIONS": "learned_positions", "ROTARY": "rotary"}
-    told = {word: found[constant] for constant, word in words.items()}
-    told |= {"name": as_name(f"the model of {name}"), "layers": sum(found["LAYERS"])}
-    return told | {"max_seq": found["POSITIONS"] or found["SEQ"], "qk_norm": "per_head" if found["QK_NORM"] else "none"}
+    said = {word: found[constant] for constant, word in words.items()}
+    said |= {"name": as_name(f"the model of {name}"), "layers": sum(found["LAYERS"])}
+    return said | {"max_seq": found["POSITIONS"] or found["SEQ"], "qk_norm": "per_head" if found["QK_NORM"] else "none"}

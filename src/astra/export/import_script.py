@@ -8,14 +8,15 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from astra.errors import InputError
-from astra.export.arguments import SHAPE, Arguments
+from astra.export.arguments import Arguments
 from astra.export.bash_run import Script, ways
 from astra.export.import_accelerate import json_record
 from astra.export.import_bridge import LINE, read_words
 from astra.export.import_megatron import from_words, split, world_of
 from astra.export.import_nemo import read_nemo
 from astra.export.import_trainer import BATCH_KEYS, from_flags, read_trainer
-from astra.export.imported import Asked, ImportedLaunch
+from astra.export.imported import ImportAsked, ImportedLaunch
+from astra.export.megatron_flags import shape_flags
 from astra.export.yaml_reading import parse_yaml
 
 # Programs that take a model's flags and do not train it.
@@ -33,7 +34,7 @@ _STARTS: Final = re.compile(
 )
 
 
-def read_script(text: str, asked: Asked) -> ImportedLaunch:
+def read_script(text: str, asked: ImportAsked) -> ImportedLaunch:
     """The job that a script starts; several that differ are listed to choose from."""
     found: list[tuple[Script, list[str], _Reader]] = []
     scripts = ways(text, asked.parameters)
@@ -45,7 +46,7 @@ def read_script(text: str, asked: Asked) -> ImportedLaunch:
     return _one(read, asked)
 
 
-def _nothing(scripts: list[Script], asked: Asked) -> InputError:
+def _nothing(scripts: list[Script], asked: ImportAsked) -> InputError:
     """Why no job was found: another program, another file, or none at all."""
     commands = [words for script in scripts for words in script.commands]
     files = [word for words in commands for word in words if _CONFIGURED.fullmatch(word) and _starts(words)]
@@ -68,7 +69,7 @@ def _starts(words: list[str]) -> bool:
 
 
 _NEMO: Final = re.compile(r"(?:trainer\.(?:devices|num_nodes)|model\.(?:micro|global)_batch_size)=")
-_Reader = Callable[[Script, list[str], Asked], ImportedLaunch]
+_Reader = Callable[[Script, list[str], ImportAsked], ImportedLaunch]
 
 
 def _jobs(script: Script) -> list[tuple[list[str], _Reader]]:
@@ -113,11 +114,11 @@ def _reader(words: list[str]) -> _Reader | None:
     return None
 
 
-def _megatron(script: Script, words: list[str], asked: Asked) -> ImportedLaunch:
+def _megatron(script: Script, words: list[str], asked: ImportAsked) -> ImportedLaunch:
     return from_words(words, script.variables, asked, files=script.files)
 
 
-def _bridge(script: Script, words: list[str], asked: Asked) -> ImportedLaunch:
+def _bridge(script: Script, words: list[str], asked: ImportAsked) -> ImportedLaunch:
     launcher, _ = split(words, asked.name)
     gpus = asked.gpus or world_of(launcher, script.variables, words)
     if any(_NEMO.match(word.lstrip("+")) for word in words):
@@ -125,12 +126,12 @@ def _bridge(script: Script, words: list[str], asked: Asked) -> ImportedLaunch:
     return read_words(words, asked._replace(gpus=gpus))
 
 
-def _nemo(words: list[str], asked: Asked) -> ImportedLaunch:
+def _nemo(words: list[str], asked: ImportAsked) -> ImportedLaunch:
     """NeMo's configuration, which must lie beside the script, with what a command sets in it."""
     said = dict(pair for word in words if len(pair := word.lstrip("+").split("=", 1)) == 2)
     folder, name = said.get("--config-path", "conf"), said.get("--config-name", "").removesuffix(".yaml")
     file = f"{folder}/{name}.yaml"
-    found = asked.beside(file) if name else None
+    found = asked.file_named(file) if name else None
     record = parse_yaml(found[1], found[0]) if found is not None else None
     if not isinstance(record, dict):
         want = "NeMo's configuration beside the script: a command sets some of it alone"
@@ -152,7 +153,7 @@ def _set(record: dict[str, object], path: list[str], value: str) -> None:
         here[path[-1]] = int(value) if re.fullmatch(r"[0-9]{1,9}", value) else read.get(value, value)
 
 
-def _trainer(script: Script, words: list[str], asked: Asked) -> ImportedLaunch:
+def _trainer(script: Script, words: list[str], asked: ImportAsked) -> ImportedLaunch:
     """TrainingArguments as flags, behind torchrun, deepspeed or accelerate."""
     launcher, args = split(words, asked.name)
     record = from_flags(args.flags)
@@ -177,7 +178,7 @@ def _trainer(script: Script, words: list[str], asked: Asked) -> ImportedLaunch:
     return found._replace(ignored=(*found.ignored, *remarks))
 
 
-def _accelerated(script: Script, words: list[str], asked: Asked) -> ImportedLaunch:
+def _accelerated(script: Script, words: list[str], asked: ImportAsked) -> ImportedLaunch:
     """A script of one's own behind accelerate, whose sizes are in the surroundings."""
     launcher, _ = split(words, asked.name)
     sizes = {"per_device_train_batch_size": "MICRO_BATCH_SIZE", "max_seq_length": "SEQ_LENGTH"}
@@ -204,11 +205,11 @@ def _processes(launcher: Arguments) -> int | None:
     return launcher.maybe("--num_processes") if launcher.has("--num_processes") else None
 
 
-def _launched(launcher: Arguments, asked: Asked) -> dict[str, object] | None:
+def _launched(launcher: Arguments, asked: ImportAsked) -> dict[str, object] | None:
     """The settings of accelerate: in a file that must lie beside the script, or as flags."""
     named = launcher.text("--config_file")
     if named:
-        found = asked.beside(named)
+        found = asked.file_named(named)
         if found is None:
             want = f"the configuration of accelerate beside the script: {named} is not there"
             raise InputError(f"{asked.name}: --config_file", named, want=want, fix="Copy it there, or import it alone.")
@@ -255,10 +256,10 @@ class _Job(NamedTuple):
 def _shape(words: list[str]) -> tuple[str, ...]:
     """The words that fix the model, also where they do not fix all of it."""
     pairs = zip(words, [*words[1:], ""], strict=True)
-    return tuple(sorted(f"{flag} {value}" for flag, value in pairs if flag.partition("=")[0] in SHAPE))
+    return tuple(sorted(f"{flag} {value}" for flag, value in pairs if flag.partition("=")[0] in shape_flags()))
 
 
-def _one(read: list[_Job], asked: Asked) -> ImportedLaunch:
+def _one(read: list[_Job], asked: ImportAsked) -> ImportedLaunch:
     """The job; several, or several ways that a script may go, must come to the same, or one is picked."""
     different: dict[tuple[object, ...], _Job] = {}
     for job in read:

@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from astra.catalog import runtimes
 from astra.errors import InputError
-from astra.export.imported import Asked, ImportedLaunch, Numbers
-from astra.export.python_reading import plain_value
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, plain_value, section
 from astra.export.torchtitan import SCHEDULES
 from astra.spec.strategy import Strategy
 
@@ -23,18 +22,15 @@ class _Shards(NamedTuple):
     shard: int = 0
 
 
-def read_titan(sections: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_titan(sections: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """What the sections of a configuration decide."""
     name, gpus = asked.name, asked.gpus
     if not {"parallelism", "training"} & set(sections):
         want = "a torchtitan configuration, with sections training and parallelism"
         raise InputError(name, None, want=want, fix="It has neither.")
     sections = _today(sections, name)
-    read = Numbers(_section(sections, "parallelism", name), f"{name}: parallelism")
-    training, model = (
-        Numbers(_section(sections, "training", name), f"{name}: training"),
-        _section(sections, "model", name),
-    )
+    read, training = section(sections, "parallelism", name), section(sections, "training", name)
+    model = section(sections, "model", name).values
     tp, pp = read.count("tensor_parallel_degree"), read.count("pipeline_parallel_degree")
     cp, ep = read.count("context_parallel_degree"), read.count("expert_parallel_degree")
     shards = _shards(read, gpus, tp * pp * cp)
@@ -47,7 +43,7 @@ def read_titan(sections: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
     said = str(read.values.get("pipeline_parallel_schedule", "1F1B")) if pp > 1 else "1F1B"
     schedule = words.get(said, "1f1b")
     vp = max(len(layers) // pp, 1) if layers else 2 if schedule in ("interleaved", "zbv") else 1
-    mode = str(_section(sections, "activation_checkpoint", name).get("mode", "none"))
+    mode = str(section(sections, "activation_checkpoint", name).values.get("mode", "none"))
     overlap = ("grad", *(("param",) if shards.zero >= 2 else ()), *(("p2p",) if vp > 1 else ()))
     fields: dict[str, Any] = {"schedule": schedule, "recompute": mode if mode in ("full", "selective") else "none"}
     fields |= {"reshard": shards.reshard, "shard": shards.shard}
@@ -63,8 +59,6 @@ def read_titan(sections: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         global_batch=batch if batch > 0 else local * shards.dp,
         seq=seq,
         precision=_precision(model, sections),
-        optimizer="adam",
-        model=None,
         recipe=_recipe(model),
         ignored=(
             *([f"pipeline_parallel_schedule {said}, taken as 1F1B"] if said not in words else []),
@@ -86,11 +80,11 @@ _READ: Final = frozenset(
 
 def _today(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Sections as they are named now: versions of 2024 had degrees under training and experimental."""
-    old = {**_section(sections, "experimental", name), **_section(sections, "training", name)}
+    old = {**section(sections, "experimental", name).values, **section(sections, "training", name).values}
     moved = {key: value for key, value in old.items() if key in _READ}
     if "data_parallel_degree" in old:
         moved["data_parallel_shard_degree"] = old["data_parallel_degree"]
-    return {**sections, "parallelism": {**moved, **_section(sections, "parallelism", name)}}
+    return {**sections, "parallelism": {**moved, **section(sections, "parallelism", name).values}}
 
 
 def _tokens(training: Numbers) -> tuple[int, int]:
@@ -99,13 +93,6 @@ def _tokens(training: Numbers) -> tuple[int, int]:
     old = training.count("local_batch_size", training.count("batch_size", 8))
     key = "num_tokens_per_microbatch_per_dp_rank"
     return (max(training.count(key) // seq, 1) if key in training.values else old), seq
-
-
-def _section(sections: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
-    found = sections.get(key, {})
-    if not isinstance(found, Mapping):
-        raise InputError(f"{name}: {key}", found, want="a section of settings")
-    return found
 
 
 def _shards(read: Numbers, gpus: int | None, inner: int) -> _Shards:
@@ -134,7 +121,7 @@ def _precision(model: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
     """The precision of the converters; those of a TOML have their scaling in a section of their own."""
     converters = str(model.get("converters", ""))
     scaled = [str(sections.get(name, ""))[:1000] for name in ("quantize", "float8")]
-    if "float8" in converters and any("rowwise" in told for told in scaled):
+    if "float8" in converters and any("rowwise" in text for text in scaled):
         return "fp8-rowwise"
     return next((ours for word, ours in _CONVERTERS.items() if word in converters), "bf16")
 
@@ -149,7 +136,7 @@ def _recipe(model: Mapping[str, Any]) -> str | None:
     return next((name for name, recipe in recipes.items() if recipe.partition(".")[2] == said), None)
 
 
-def read_python(tree: ast.Module, asked: Asked) -> ImportedLaunch | None:
+def read_python(tree: ast.Module, asked: ImportAsked) -> ImportedLaunch | None:
     """A Python file that sets up torchtitan, read as text and never run; of several functions one is picked."""
     registry = _Registry(tree)
     found = {name: registry.sections(name) for name in registry.functions}

@@ -13,8 +13,7 @@ from astra.export.import_accelerate import json_record
 from astra.export.import_accelerate import sharding as launched_with
 from astra.export.import_deepspeed import sharding as zero_of
 from astra.export.import_megatron import from_words
-from astra.export.imported import Asked, ImportedLaunch, Numbers
-from astra.export.python_reading import plain_value
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, plain_value
 from astra.spec.strategy import Strategy
 
 MODEL_KEYS: Final = ("model_name_or_path", "base_model", "model")
@@ -50,7 +49,7 @@ _MEGATRON: Final = re.compile(
 )
 
 
-def read_trainer(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
+def read_trainer(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """What the arguments decide."""
     top = Numbers(record, asked.name)
     mbs = next((top.count(key) for key in BATCH_KEYS if record.get(key) not in (None, "auto")), 8)
@@ -75,8 +74,6 @@ def read_trainer(record: Mapping[str, Any], asked: Asked) -> ImportedLaunch:
         global_batch=mbs * steps * strategy.dp,
         seq=next((top.count(key) for key in SEQ_KEYS if record.get(key) is not None), None),
         precision=_precision(record, remarks),
-        optimizer="adam",
-        model=None,
         recipe=known_name(named) if named else None,
         ignored=(*remarks, *(key for key in costly if key not in megatron)),
         task=task,
@@ -112,7 +109,7 @@ def _precision(record: Mapping[str, Any], remarks: list[str]) -> str:
     return "bf16"
 
 
-def _strategy(record: Mapping[str, Any], asked: Asked, mbs: int, remarks: list[str]) -> tuple[Strategy, str]:
+def _strategy(record: Mapping[str, Any], asked: ImportAsked, mbs: int, remarks: list[str]) -> tuple[Strategy, str]:
     top, world = Numbers(record, asked.name), asked.count()
     other = next((key for key in _OTHER_DEGREES if isinstance(record.get(key), int) and record[key] > 1), None)
     if other is not None:
@@ -123,8 +120,8 @@ def _strategy(record: Mapping[str, Any], asked: Asked, mbs: int, remarks: list[s
     if world % (tp * cp):
         raise InputError(f"{asked.name}: gpus", world, want=f"a number of GPUs that tp*cp = {tp * cp} divides")
     shard, copies = top.count("dp_shard_size", world // (tp * cp)), top.count("dp_replicate_size")
-    fields, framework, told = sharding(record, asked)
-    remarks += told
+    fields, framework, others = sharding(record, asked)
+    remarks += others
     if fields["zero"] == 0:
         shard, copies = 1, world // (tp * cp)
     elif shard * copies != world // (tp * cp):
@@ -140,7 +137,7 @@ def _strategy(record: Mapping[str, Any], asked: Asked, mbs: int, remarks: list[s
     return Strategy(**(common | fields | split | {"tp": tp, "cp": cp, "dp": world // (tp * cp), "mbs": mbs})), framework
 
 
-def _through_megatron(record: Mapping[str, Any], asked: Asked, mbs: int) -> Strategy:
+def _through_megatron(record: Mapping[str, Any], asked: ImportAsked, mbs: int) -> Strategy:
     """LLaMA-Factory can train with Megatron-Core, in Megatron's own words."""
     words = ["train.py", "--micro-batch-size", str(mbs)]
     for key, value in record.items():
@@ -155,7 +152,7 @@ def _eager(record: Mapping[str, Any]) -> bool:
     return said in (False, "disabled", "eager")
 
 
-def sharding(record: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], str, list[str]]:
+def sharding(record: Mapping[str, Any], asked: ImportAsked) -> tuple[dict[str, Any], str, list[str]]:
     """ZeRO or FSDP, whichever the Trainer or Accelerate is given."""
     launched = record.get("accelerate")
     if isinstance(launched, Mapping):
@@ -172,25 +169,25 @@ def sharding(record: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], s
     settings = record.get("fsdp_config")
     settings = settings if isinstance(settings, Mapping) else {}
     plain = {str(key).removeprefix("fsdp_"): value for key, value in settings.items()}
-    told = ["fsdp offload"] if "offload" in words or plain.get("offload_params") is True else []
+    remarks = ["fsdp offload"] if "offload" in words or plain.get("offload_params") is True else []
     stage = 2 if "shard_grad_op" in words or plain.get("sharding_strategy") == "SHARD_GRAD_OP" else 3
     if "no_shard" in words or plain.get("sharding_strategy") == "NO_SHARD":
         stage = 0
     if "hybrid" in words or "HYBRID" in str(plain.get("sharding_strategy")):
-        told.append("fsdp hybrid_shard, taken as sharded over all GPUs")
+        remarks.append("fsdp hybrid_shard, taken as sharded over all GPUs")
     fields: dict[str, Any] = {"zero": stage, "overlap": ("grad", "param") if stage else ("grad",)}
     if stage == 3 and plain.get("reshard_after_forward") is False:
         fields["reshard"] = "never"
     if plain.get("activation_checkpointing") is True:
         fields["recompute"] = "full"
-    return fields, "fsdp-eager", told
+    return fields, "fsdp-eager", remarks
 
 
-def _zero(zero: object, asked: Asked) -> tuple[dict[str, Any], list[str]]:
+def _zero(zero: object, asked: ImportAsked) -> tuple[dict[str, Any], list[str]]:
     """The stage: in the settings themselves, in a file beside this one, or in that file's name."""
     if isinstance(zero, Mapping):
         return zero_of(zero, f"{asked.name}: deepspeed")
-    found = asked.beside(str(zero))
+    found = asked.file_named(str(zero))
     if found is not None:
         return zero_of(json_record(*found), found[0])
     preset = _PRESET.search(str(zero).rpartition("/")[2])
@@ -226,7 +223,7 @@ _FREE: Final = frozenset(
 )
 
 
-def read_call(tree: ast.Module, asked: Asked) -> ImportedLaunch | None:
+def read_call(tree: ast.Module, asked: ImportAsked) -> ImportedLaunch | None:
     """TrainingArguments of a Python file, read as text; a value that the script works out is refused."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _ARGUMENTS.fullmatch(_called(node))]
     if not calls:

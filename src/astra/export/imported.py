@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,13 +20,13 @@ class ImportedLaunch(NamedTuple):
     framework: str
     strategy: Strategy
     gpus: int
-    global_batch: int | None
-    seq: int | None
-    precision: str
-    optimizer: str
-    model: ModelSpec | None  # where the file gives the shape
-    recipe: str | None  # a catalog name, where the file names a known recipe
-    ignored: tuple[str, ...]  # settings that decide speed or memory and have no word in a strategy
+    global_batch: int | None = None
+    seq: int | None = None
+    precision: str = "bf16"
+    optimizer: str = "adam"
+    model: ModelSpec | None = None  # where the file gives the shape
+    recipe: str | None = None  # a catalog name, where the file names a known recipe
+    ignored: tuple[str, ...] = ()  # settings that decide speed or memory and have no word in a strategy
     unknown: tuple[str, ...] = ()  # settings that are not understood
     mtp: int | None = None  # multi-token-prediction layers that are trained
     task: str = "pretrain"
@@ -39,7 +40,7 @@ class ImportedLaunch(NamedTuple):
         return self.mixed or self.strategy
 
 
-class Asked(NamedTuple):
+class ImportAsked(NamedTuple):
     """A file's name, and what the user says beside it."""
 
     name: str
@@ -56,7 +57,7 @@ class Asked(NamedTuple):
             raise InputError(self.name, None, want="the number of GPUs", fix="Give --gpus; the file does not say.")
         return found
 
-    def beside(self, named: str) -> tuple[str, str] | None:
+    def file_named(self, named: str) -> tuple[str, str] | None:
         """The name and text of a file that this one names, where it lies in the same folder or below."""
         if self.folder is None or not named:
             return None
@@ -76,8 +77,8 @@ class Asked(NamedTuple):
                 raise InputError("--pick", self.pick, want=want, fix=f"They are those of {self.name}.")
             return choices.index(self.pick)
         if len(choices) > 1:
-            beside = [f" ({text})" if text else "" for text in shown] or [""] * len(choices)
-            listed = [f"{name}{text}" for name, text in zip(choices, beside, strict=True)]
+            remarks = [f" ({text})" if text else "" for text in shown] or [""] * len(choices)
+            listed = [f"{name}{text}" for name, text in zip(choices, remarks, strict=True)]
             more = f"; and {len(choices) - _MOST_LISTED} more" if len(choices) > _MOST_LISTED else ""
             want = f"one configuration; it has several, {len(choices)}: {'; '.join(listed[:_MOST_LISTED])}{more}"
             raise InputError(self.name, None, want=want, fix=f"Choose one, such as --pick {choices[0]}.")
@@ -118,3 +119,19 @@ def section(record: Mapping[str, Any], key: str, name: str) -> Numbers:
     if not isinstance(found, Mapping):
         raise InputError(f"{name}: {key}", found, want="a section of settings")
     return Numbers(found, f"{name}: {key}")
+
+
+def plain_value(node: ast.AST) -> Any:
+    """The value of an expression of plain values; its source where it is anything else."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError, SyntaxError):
+        pass
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = plain_value(node.left), plain_value(node.right)
+        if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) < 2**40:
+            return left * right
+    try:
+        return ast.unparse(node)[:80]
+    except (ValueError, RecursionError, MemoryError):
+        return "?"

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from astra.errors import InputError
-from astra.export.import_bridge import LINE, read_overrides
+from astra.export.import_bridge import LINE, read_words
 from astra.export.import_configs import read_config
 from astra.export.import_pytorch import read_constants
 from astra.export.import_script import read_script
 from astra.export.import_torchtitan import read_python, read_titan
 from astra.export.import_trainer import read_call
-from astra.export.imported import Asked, ImportedLaunch
+from astra.export.imported import ImportAsked, ImportedLaunch
 from astra.export.yaml_reading import parse_documents
 from astra.files import parse_json, parse_toml, read_text
 from astra.spec.kinds import path_text, whole
@@ -34,7 +34,7 @@ def import_file(
         gpus = whole(1, 10_000_000).read(gpus, "gpus")
     if vocab is not None:
         vocab = whole(1, MOST_VOCAB).read(vocab, "vocab")
-    asked = Asked(Path(shown).name, gpus, tuple(parameters), pick, vocab, str(Path(shown).parent))
+    asked = ImportAsked(Path(shown).name, gpus, tuple(parameters), pick, vocab, str(Path(shown).parent))
     return read(read_text(shown, "launch"), asked)
 
 
@@ -43,10 +43,10 @@ def import_text(
     vocab: int | None = None,
 ) -> ImportedLaunch:  # fmt: skip
     """The content of a file, understood by its name's ending."""
-    return read(text, Asked(name, gpus, tuple(parameters), pick, vocab))
+    return read(text, ImportAsked(name, gpus, tuple(parameters), pick, vocab))
 
 
-def read(text: str, asked: Asked) -> ImportedLaunch:
+def read(text: str, asked: ImportAsked) -> ImportedLaunch:
     """The content of a file, with what the user says beside it."""
     name = asked.name
     if name.endswith((".yaml", ".yml")):
@@ -60,15 +60,13 @@ def read(text: str, asked: Asked) -> ImportedLaunch:
         return read_script(text, asked)
     asked.choose(["1"])
     if overrides:
-        return read_overrides(text, asked)
-    return (
-        read_titan(parse_toml(text, name), asked)
-        if name.endswith(".toml")
-        else read_config(parse_json(text, name), asked)
-    )
+        return read_words(text.splitlines(), asked)
+    if name.endswith(".toml"):
+        return read_titan(parse_toml(text, name), asked)
+    return read_config(parse_json(text, name), asked)
 
 
-def _python(text: str, asked: Asked) -> ImportedLaunch:
+def _python(text: str, asked: ImportAsked) -> ImportedLaunch:
     """A Python file, read as text: it is never run."""
     try:
         with warnings.catch_warnings():

@@ -19,7 +19,7 @@ SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 
 
 def _uneven_meshes(launch: Launch) -> bool:
-    return len({(mesh.tp, mesh.cp, mesh.ep, 0 if launch.beside else mesh.dp, mesh.etp, mesh.recompute)
+    return len({(mesh.tp, mesh.cp, mesh.ep, 0 if launch.by_replica else mesh.dp, mesh.etp, mesh.recompute)
                 for mesh in launch.meshes}) > 1  # fmt: skip
 
 

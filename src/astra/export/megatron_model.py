@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from astra.export.base import Launch
+from astra.export.megatron_words import DELTA_NET, LATENT, STATE_SPACE, YARN
 from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE, Rotary, StateSpace
 
 Flag = tuple[str, ...]  # a flag and its values
@@ -44,15 +45,15 @@ def model_flags(launch: Launch) -> list[Flag]:
     return flags
 
 
+def _sizes(record: object, flags: Mapping[str, tuple[str, float]]) -> Iterator[Flag]:
+    """Fields of a record by the flags of a table."""
+    return ((flag, str(getattr(record, field))) for field, (flag, _) in flags.items())
+
+
 def _delta_net(net: DeltaNet) -> Iterator[Flag]:
     """Of each group of layers the last has attention."""
     yield ("--experimental-attention-variant", "gated_delta_net")
-    yield ("--linear-attention-freq", str(net.attention_every))
-    yield ("--linear-conv-kernel-dim", str(net.conv))
-    yield ("--linear-key-head-dim", str(net.key_dim))
-    yield ("--linear-value-head-dim", str(net.head_dim))
-    yield ("--linear-num-key-heads", str(net.key_heads))
-    yield ("--linear-num-value-heads", str(net.heads))
+    yield from _sizes(net, DELTA_NET)
 
 
 def hybrid_stages(space: StateSpace, layers: tuple[int, ...]) -> str:
@@ -64,10 +65,7 @@ def hybrid_stages(space: StateSpace, layers: tuple[int, ...]) -> str:
 def _state_space(space: StateSpace, layers: tuple[int, ...]) -> Iterator[Flag]:
     yield ("--hybrid-layer-pattern", hybrid_stages(space, layers))
     yield ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
-    yield ("--mamba-num-heads", str(space.heads))
-    yield ("--mamba-head-dim", str(space.head_dim))
-    yield ("--mamba-state-dim", str(space.states))
-    yield ("--mamba-num-groups", str(space.groups))
+    yield from _sizes(space, STATE_SPACE)
 
 
 def _activation(model: ModelSpec) -> Iterator[Flag]:
@@ -80,7 +78,7 @@ def _activation(model: ModelSpec) -> Iterator[Flag]:
         yield ("--swiglu",)
     elif model.activation == "relu2":
         yield ("--squared-relu",)
-    if not model.gated_mlp and (model.activation == "relu2" or not _all_biases(model)):
+    if not model.gated_mlp and (model.activation == "relu2" or not model.out_bias):
         yield ("--no-bias-gelu-fusion",)
 
 
@@ -100,12 +98,7 @@ def _positions(model: ModelSpec) -> Iterator[Flag]:
     elif rotary.scaling == "llama3":
         yield ("--use-rope-scaling",)
     elif stretched:
-        yield ("--rotary-scaling-factor", str(rotary.factor))
-        yield ("--yarn-original-max-position-embeddings", str(rotary.original_positions))
-        yield ("--yarn-beta-fast", str(rotary.beta_fast))
-        yield ("--yarn-beta-slow", str(rotary.beta_slow))
-        yield ("--mscale", str(rotary.mscale))
-        yield ("--mscale-all-dim", str(rotary.mscale_all_dim))
+        yield from _sizes(rotary, YARN)
         if not rotary.rounded:
             yield ("--no-yarn-correction-range-round-to-int",)
 
@@ -137,24 +130,15 @@ def _latent(mla: MLA, rotary: Rotary) -> Iterator[Flag]:
     yield ("--multi-latent-attention",)
     if mla.q_lora_rank is not None:
         yield ("--q-lora-rank", str(mla.q_lora_rank))
-    yield ("--kv-lora-rank", str(mla.kv_lora_rank))
-    yield ("--qk-head-dim", str(mla.qk_nope_head_dim))
-    yield ("--qk-pos-emb-head-dim", str(mla.qk_rope_head_dim))
-    yield ("--v-head-dim", str(mla.v_head_dim))
+    yield from _sizes(mla, LATENT)
     # Megatron's fused rotary kernel for latent attention knows YaRN alone; scaled by one it is plain rotary.
     yield ("--rope-type", "yarn")
-    yield ("--rotary-scaling-factor", str(rotary.factor))
-    yield ("--mscale", str(rotary.mscale))
-    yield ("--mscale-all-dim", str(rotary.mscale_all_dim))
-
-
-def _all_biases(model: ModelSpec) -> bool:
-    return model.out_bias
+    yield from _sizes(rotary, {field: YARN[field] for field in ("factor", "mscale", "mscale_all_dim")})
 
 
 def _biases(model: ModelSpec) -> list[Flag]:
     """Megatron has one switch for every projection's bias, and one for the queries, keys and values alone."""
-    if _all_biases(model):
+    if model.out_bias:
         return []
     return [("--disable-bias-linear",), *([("--add-qkv-bias",)] if model.qkv_bias else [])]
 
@@ -174,7 +158,7 @@ def _experts(model: ModelSpec, moe: MoE) -> list[Flag]:
         flags.append(("--moe-shared-expert-gate",))
     if moe.first_dense or moe.every > 1:
         flags.append(("--moe-layer-freq", expert_pattern(model.layers, moe)))
-    if _all_biases(model):
+    if model.out_bias:
         flags.append(("--no-bias-dropout-fusion",))  # grouped experts with biases do not have it
     return flags
 

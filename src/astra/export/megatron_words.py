@@ -12,6 +12,25 @@ from astra.export.base import Launch, Limit
 # How a precision scales its products, and the format Megatron-core wants with it.
 _SCALED: Final = {"fp8-tensorwise": "tensorwise", "fp8-blockwise": "blockwise", "mxfp8": "mxfp8"}
 _FORMATS: Final = {"tensorwise": "hybrid", "blockwise": "e4m3", "mxfp8": "e4m3"}
+# Sizes and their flags, with what Megatron-LM takes them to be where they are not said: written and read by these.
+DELTA_NET: Final = {
+    "attention_every": ("--linear-attention-freq", 0), "conv": ("--linear-conv-kernel-dim", 4),
+    "key_dim": ("--linear-key-head-dim", 128), "head_dim": ("--linear-value-head-dim", 128),
+    "key_heads": ("--linear-num-key-heads", 16), "heads": ("--linear-num-value-heads", 32),
+}  # fmt: skip
+STATE_SPACE: Final = {
+    "heads": ("--mamba-num-heads", 0), "head_dim": ("--mamba-head-dim", 64), "states": ("--mamba-state-dim", 128),
+    "groups": ("--mamba-num-groups", 8),
+}  # fmt: skip
+LATENT: Final = {
+    "kv_lora_rank": ("--kv-lora-rank", 32), "qk_nope_head_dim": ("--qk-head-dim", 128),
+    "qk_rope_head_dim": ("--qk-pos-emb-head-dim", 64), "v_head_dim": ("--v-head-dim", 128),
+}  # fmt: skip
+YARN: Final = {
+    "factor": ("--rotary-scaling-factor", 1.0), "original_positions": ("--yarn-original-max-position-embeddings", 4096),
+    "beta_fast": ("--yarn-beta-fast", 32.0), "beta_slow": ("--yarn-beta-slow", 1.0), "mscale": ("--mscale", 1.0),
+    "mscale_all_dim": ("--mscale-all-dim", 0.0),
+}  # fmt: skip
 
 
 def fp8_scaling(launch: Launch) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from astra.answer import Estimate
 from astra.catalog import runtimes
-from astra.columns import CHOICES, Column, from_strategy
+from astra.columns import Column, from_strategy
 from astra.errors import AstraError
 from astra.export.base import CannotExport, Exporter, Launch, limits_broken, refusals, runtime_of
 from astra.export.reading import launch_of
@@ -26,7 +26,8 @@ from astra.rules.names import facts_of
 from astra.rules.table import check
 from astra.search.detail import estimate, layers_of, legality
 from astra.spec.job import Job, fp8_attention
-from astra.spec.strategy import OFFLOADS, OVERLAPS, RECOMPUTES, Strategy
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import CHOICES, OFFLOADS, OVERLAPS, RECOMPUTES, RUNTIME_CHOICES
 
 # Steps by which a change of a field moves a plan away from what was asked.
 WEIGHTS: Final = {
@@ -37,15 +38,6 @@ WEIGHTS: Final = {
     "attention": 0.5,
 }  # fmt: skip
 _DEGREES: Final = ("tp", "pp", "cp", "ep", "dp", "vp", "etp", "mbs")
-WORDS: Final = (
-    "dispatch",
-    "graphs",
-    "moments",
-    "params",
-    "grads",
-    "attention",
-    "reshard",
-)  # one of what a runtime lists
 _LOOKED_AT: Final = 20_000  # strategies checked against the rules, nearest first
 _TRIED: Final = 400  # of those, legal and expressible ones costed
 _TOGETHER: Final = 16
@@ -130,7 +122,9 @@ def _expressible(exporter: Exporter, launch: Launch, job: Job) -> Iterator[tuple
 def _worded(strategy: Strategy, job: Job) -> Strategy:
     """The strategy with the words its runtime has: what it lacks becomes what is usual there."""
     can, usual = job.runtime.can, job.usual(strategy)
-    fields: Fields = {name: usual[name] for name in WORDS if getattr(strategy, name) not in getattr(can, name)}
+    fields: Fields = {
+        name: usual[name] for name in RUNTIME_CHOICES if getattr(strategy, name) not in getattr(can, name)
+    }
     if strategy.ep == 1 or fields.get("dispatch", strategy.dispatch) == "alltoall" or not can.dispatch_fp8:
         fields["dispatch_fp8"] = False
     if strategy.ep == 1:
@@ -257,9 +251,8 @@ def _best(job: Job, batch: list[tuple[float, Launch]]) -> tuple[Launch, Estimate
     if not fitting:
         return None
     place = min(fitting)[2]
-    return batch[place][1]._replace(step_s=results[place].step_s, warnings=tuple(results[place].warnings)), results[
-        place
-    ]
+    best = results[place]
+    return batch[place][1]._replace(step_s=best.step_s, warnings=tuple(best.warnings)), best
 
 
 def _explained(launch: Launch, before: Estimate, found: Launch, after: Estimate) -> Nearest:

@@ -101,8 +101,8 @@ def _filled(line: str, values: dict[str, Any]) -> str:
     found = _CONSTANT.fullmatch(line)
     if found is None:
         return line
-    name, kind, told = found.groups(default="")
-    return f"{name}{kind} = {python(values[name])}{told}"
+    name, kind, remark = found.groups(default="")
+    return f"{name}{kind} = {python(values[name])}{remark}"
 
 
 def constants(launch: Launch) -> dict[str, Any]:
@@ -172,13 +172,13 @@ def _shape(model: ModelSpec) -> dict[str, Any]:
 
 def rotary(turning: Rotary) -> dict[str, Any]:
     """Rotary positions, with the numbers that their stretching takes."""
-    told: dict[str, Any] = {"base": turning.base, "fraction": turning.fraction, "scaling": turning.scaling}
+    fields: dict[str, Any] = {"base": turning.base, "fraction": turning.fraction, "scaling": turning.scaling}
     if turning.scaling != "none":
-        told["factor"] = turning.factor
+        fields["factor"] = turning.factor
     if turning.scaling == "llama3":
-        told |= {"low_frequency": turning.low_frequency, "high_frequency": turning.high_frequency}
-        told |= {"original_positions": turning.original_positions}
-    return told
+        fields |= {"low_frequency": turning.low_frequency, "high_frequency": turning.high_frequency}
+        fields |= {"original_positions": turning.original_positions}
+    return fields
 
 
 def _script(launch: Launch) -> str:

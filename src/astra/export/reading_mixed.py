@@ -13,7 +13,8 @@ from astra.spec.cluster import Pool
 from astra.spec.mixed import Group, MixedStrategy
 from astra.spec.mixed_text import parse_mixed
 from astra.spec.model import ModelSpec
-from astra.spec.strategy import OVERLAPS, Strategy
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import OVERLAPS
 from astra.spec.workload import Workload
 
 
@@ -55,7 +56,7 @@ def _side_by_side(launches: Sequence[Launch], workload: Workload) -> Launch:
     stages = [[mesh._replace(pp=1) for mesh in launch.meshes for _ in range(mesh.pp)] for launch in launches]
     meshes = tuple(mesh for stage in zip(*stages, strict=True) for mesh in stage)
     strategy = replace(first.strategy, dp=replicas)
-    return first._replace(workload=workload, strategy=strategy, meshes=meshes, beside=True)
+    return first._replace(workload=workload, strategy=strategy, meshes=meshes, by_replica=True)
 
 
 def _strategy(mixed: MixedStrategy, group: Group) -> Strategy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from astra.export.base import Launch
+from astra.export.base import Launch, header
 from astra.export.quoting import comment
 
 # A launcher (Slurm, SkyPilot, Kubernetes) or a person sets these on every node.
@@ -13,6 +13,11 @@ NODE_RANK="${NODE_RANK:-0}"
 MASTER_ADDR="${MASTER_ADDR:-localhost}"
 MASTER_PORT="${MASTER_PORT:-29500}"\
 """
+
+
+def preamble(launch: Launch, verified: str) -> list[str]:
+    """How a launch script begins that finds files beside itself."""
+    return ["#!/usr/bin/env bash", *header(launch, verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
 
 
 def node_sizes(launch: Launch) -> list[str]:

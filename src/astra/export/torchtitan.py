@@ -9,7 +9,7 @@ from astra.catalog import runtimes
 from astra.export.base import Launch, Left, header, joined, one_pool
 from astra.export.quoting import python
 from astra.export.readme import readme
-from astra.export.torchrun import HERE, RENDEZVOUS, torchrun
+from astra.export.torchrun import preamble, torchrun
 from astra.rules.can import recipe_of
 from astra.spec.model import Rotary
 
@@ -188,7 +188,7 @@ def _converters(launch: Launch) -> Iterator[tuple[str, str, dict[str, object]]]:
 
 
 def _script(launch: Launch) -> str:
-    lines = ["#!/usr/bin/env bash", *header(launch, TorchTitan.verified), "set -euo pipefail", "", RENDEZVOUS, HERE]
+    lines = preamble(launch, TorchTitan.verified)
     if launch.workload.task == "finetune":
         lines += ['export PRETRAINED_CHECKPOINT="${PRETRAINED_CHECKPOINT:?name the folder of weights to start from}"']
     lines += ['export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"', ""]

@@ -34,7 +34,7 @@ _INT: Final = re.compile(r"[-+]?[0-9][0-9_]{0,17}")
 _FLOAT: Final = re.compile(r"[-+]?(?:[0-9][0-9_]*)?\.?[0-9]*(?:[eE][-+]?[0-9]{1,3})?")
 
 
-class _Line(NamedTuple):
+class _YamlLine(NamedTuple):
     number: int
     indent: int
     text: str
@@ -42,7 +42,7 @@ class _Line(NamedTuple):
 
 def parse_yaml(text: str, name: str) -> Any:
     """The data of a configuration."""
-    return _Reader(text, name).whole()
+    return _YamlReader(text, name).whole()
 
 
 def parse_documents(text: str, name: str) -> list[Any]:
@@ -62,14 +62,16 @@ def parse_documents(text: str, name: str) -> list[Any]:
     return found or [{}]
 
 
-class _Reader:
+class _YamlReader:
     def __init__(self, text: str, name: str) -> None:
         self._name = name
         self._raw = text.replace("\t", "    ").splitlines()
         if len(self._raw) > _MOST_LINES:
             raise InputError(name, None, want=f"a configuration of at most {_MOST_LINES:,} lines")
         lines = [(at, line) for at, line in enumerate(self._raw) if _without_comment(line).strip()]
-        self._lines = [_Line(at, len(line) - len(line.lstrip()), _without_comment(line).strip()) for at, line in lines]
+        self._lines = [
+            _YamlLine(at, len(line) - len(line.lstrip()), _without_comment(line).strip()) for at, line in lines
+        ]
         if self._lines and self._lines[0].text == "---":
             del self._lines[0]
         self._at = 0
@@ -133,7 +135,7 @@ class _Reader:
             rest = line.text[1:].strip()
             if rest and _KEY.match(rest) and rest[0] not in "[{":
                 inner = indent + len(line.text) - len(line.text[1:].lstrip())
-                self._lines[self._at] = _Line(line.number, inner, rest)
+                self._lines[self._at] = _YamlLine(line.number, inner, rest)
                 found.append(self._value(inner, depth + 1))
                 continue
             self._at += 1

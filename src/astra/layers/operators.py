@@ -96,6 +96,7 @@ class Gemm(NamedTuple):
     k: Floats
     groups: Floats | int = 1
     weight: bool = True  # B is a weight; if not, both are activations, and the backward passes through both
+    parts: tuple[Floats | float, ...] = ()  # shares of n where it is several products of one input, run as one
 
 
 class Attention(NamedTuple):

@@ -100,7 +100,7 @@ class Fit(msgspec.Struct, frozen=True):
     held_out: dict[str, float]
 
 
-class Table(NamedTuple):
+class CurveTable(NamedTuple):
     """The curves of one GPU and op, ready to look up."""
 
     op: str
@@ -134,7 +134,7 @@ def ramped(fixed_s: Floats, wire_s: Floats, ramp: Floats | float) -> Floats:
     return fixed_s + wire_s + 2 * ramp * np.sqrt(fixed_s * wire_s)
 
 
-def tabulate(fit: Fit, gpu: str, op: str) -> Table | None:
+def tabulate(fit: Fit, gpu: str, op: str) -> CurveTable | None:
     """Curves of a GPU on a fine grid of sizes; None if the op was not measured there."""
     meta = next(entry for entry in fit.gpus if entry.name == gpu)
     curves = sorted((c for c in fit.curves if c.gpu == gpu and c.op == op), key=lambda c: c.ranks)
@@ -150,7 +150,7 @@ def tabulate(fit: Fit, gpu: str, op: str) -> Table | None:
         seconds *= np.exp(np.interp(octaves, knots, shapes.get((op, curve.ranks), np.zeros(KNOT_COUNT))))
         rows.append(np.maximum.accumulate(np.log2(seconds)))
     log2_s = np.array(rows)
-    return Table(
+    return CurveTable(
         op,
         meta.link_bytes_per_s,
         np.array([c.ranks for c in curves], np.float64),
@@ -164,12 +164,12 @@ def tabulate(fit: Fit, gpu: str, op: str) -> Table | None:
 
 
 @lru_cache(maxsize=256)
-def table_of(gpu: str, op: str) -> Table | None:
+def table_of(gpu: str, op: str) -> CurveTable | None:
     """Shipped curves of a GPU and op."""
     return tabulate(load(), gpu, op)
 
 
-def _at(table: Table, row: Ints, nbytes: Floats) -> Floats:
+def _at(table: CurveTable, row: Ints, nbytes: Floats) -> Floats:
     """Seconds of one curve per entry: log-log interpolation on the grid, a straight line beyond it."""
     cells = table.log2_s.shape[1] - 1
     place = np.log2(np.maximum(nbytes, FIRST_KNOT_BYTES) / FIRST_KNOT_BYTES) * _CELLS_PER_OCTAVE
@@ -183,7 +183,7 @@ def _at(table: Table, row: Ints, nbytes: Floats) -> Floats:
     return seconds
 
 
-def inside_s(table: Table, nbytes: Floats, ranks: Floats, link_bytes_per_s: float) -> Floats:
+def inside_s(table: CurveTable, nbytes: Floats, ranks: Floats, link_bytes_per_s: float) -> Floats:
     """Seconds in one switched domain; between measured n the latency is linear in n and the rest in log n."""
     scaled = nbytes * (table.link_bytes_per_s / link_bytes_per_s)
     last = len(table.ranks) - 1

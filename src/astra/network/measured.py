@@ -12,7 +12,7 @@ from math import log2
 import numpy as np
 
 from astra.provenance import Bools, Codes, Floats, Source, Timed
-from astra.spec.cluster import NodeType, Sweep
+from astra.spec.cluster import CollectiveSweep, NodeType
 
 Model = Callable[[Floats, Floats, Floats], Floats]  # bytes, ranks, stride -> seconds
 
@@ -39,14 +39,14 @@ def _far(node: NodeType, ranks: float, stride: float) -> bool:
     return ranks * stride > node.gpus
 
 
-def _nearest(sweeps: list[Sweep], ranks: float, stride: float) -> Sweep | None:
-    def distance(sweep: Sweep) -> tuple[float, float]:
+def _nearest(sweeps: list[CollectiveSweep], ranks: float, stride: float) -> CollectiveSweep | None:
+    def distance(sweep: CollectiveSweep) -> tuple[float, float]:
         return abs(log2(sweep.stride / stride)), abs(log2(sweep.ranks / ranks))
 
     return min(sweeps, key=distance, default=None)
 
 
-def _ratio(sweep: Sweep, size: Floats, model: Model) -> Floats:
+def _ratio(sweep: CollectiveSweep, size: Floats, model: Model) -> Floats:
     """Measured over modelled, between sizes by their logarithms; beyond them as at the last."""
     sizes = np.array(sweep.nbytes)
     modelled = model(sizes, np.full(len(sizes), float(sweep.ranks)), np.full(len(sizes), float(sweep.stride)))
@@ -54,7 +54,7 @@ def _ratio(sweep: Sweep, size: Floats, model: Model) -> Floats:
     return np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), ratios))
 
 
-def _source(sweep: Sweep, size: Floats, ranks: float, stride: float) -> Codes:
+def _source(sweep: CollectiveSweep, size: Floats, ranks: float, stride: float) -> Codes:
     if (sweep.ranks, sweep.stride) != (ranks, stride):
         beyond = ranks * stride > sweep.ranks * sweep.stride
         return np.full(size.shape, Source.TRANSFERRED if beyond else Source.INTERPOLATED, np.int8)

@@ -41,8 +41,8 @@ SOFTMAX_BYTES: Final = {"fwd": 4.0, "bwd": 6.0}
 # Which curves a generation runs, where the GPU and its relatives were not measured.
 _FAMILY: Final = {"hopper": "hopper"}
 _USUAL_KERNEL: Final = {"ampere": "flash2", "hopper": "cudnn", "blackwell": "cudnn"}
-# What torch's scaled_dot_product_attention takes by itself since 2.11 (sdp_utils.cpp, check_prefer_cudnn_attention; seen
-# on an H200 in ranks of transformers and torchtitan); elsewhere its FlashAttention-2.
+# What torch's scaled_dot_product_attention takes by itself since 2.11 (sdp_utils.cpp, check_prefer_cudnn_attention;
+# seen on an H200 in ranks of transformers and torchtitan); elsewhere its FlashAttention-2.
 _TORCH_KERNEL: Final = {"hopper": "cudnn", "blackwell": "cudnn"}
 
 

@@ -20,7 +20,7 @@ FAILED: Final = "failed"  # a bug, or a worker that ended again and again
 STATUSES: Final = (PLANNED, NO_PLAN, REFUSED, FAILED)
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class StudyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a question, as it is kept."""
 
     status: str
@@ -34,11 +34,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     plans: list[dict[str, Any]] = []  # a row each, best first
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class StudyLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the journal. What it took is not part of the answer, which is the same whoever gives it."""
 
     key: str
-    answer: Answer
+    answer: StudyAnswer
     cpu_s: float = 0.0
 
 
@@ -56,9 +56,9 @@ def answered(key: str, request: PlanRequest) -> bytes:
     return line(key, found, time.process_time() - began_s)
 
 
-def line(key: str, answer: Answer, cpu_s: float = 0.0) -> bytes:
+def line(key: str, answer: StudyAnswer, cpu_s: float = 0.0) -> bytes:
     """An answer as a line of the journal."""
-    return msgspec.json.encode(Line(key=key, answer=answer, cpu_s=round(cpu_s, 6)))
+    return msgspec.json.encode(StudyLine(key=key, answer=answer, cpu_s=round(cpu_s, 6)))
 
 
 def lost(key: str, times: int, reason: str) -> bytes:
@@ -67,15 +67,15 @@ def lost(key: str, times: int, reason: str) -> bytes:
     return line(key, without_plan(FAILED, "WorkerDied", why))
 
 
-def without_plan(status: str, kind: str, error: str) -> Answer:
+def without_plan(status: str, kind: str, error: str) -> StudyAnswer:
     """The answer that there is no plan."""
     ours = fingerprint()
-    return Answer(status=status, kind=kind, error=error, version=ours["version"], catalog=ours["catalog"])
+    return StudyAnswer(status=status, kind=kind, error=error, version=ours["version"], catalog=ours["catalog"])
 
 
-def of_plans(planset: PlanSet) -> Answer:
+def of_plans(planset: PlanSet) -> StudyAnswer:
     """The answer that plans are."""
-    return Answer(
+    return StudyAnswer(
         status=PLANNED if planset.plans else NO_PLAN,
         error="" if planset.plans else "no strategy is legal and fits",
         version=planset.fingerprint["version"],

@@ -7,7 +7,6 @@ Every combination of one setting of each axis is a question. A setting is a text
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -17,7 +16,7 @@ from astra.catalog.clusters import read_cluster
 from astra.catalog.models import is_known
 from astra.catalog.models import model as find_model
 from astra.catalog.requests import placed
-from astra.errors import InputError, nearest_names
+from astra.errors import InputError, nearest_names, within
 from astra.files import parse_toml, read_text
 from astra.rules.written import rule_lines
 from astra.search.world import World
@@ -76,7 +75,7 @@ def study_of(tables: Mapping[str, Any], where: str, folder: Path) -> Study:
             fix = f"Did you mean {', '.join(near)}?" if near else f"It has {', '.join(_KEYS)}."
             raise InputError(f"{where}: {as_name(key)}", None, want="a key of a study", fix=fix)
     title = check_line(f"{where}: title", tables.get("title", Path(where).stem))
-    reader = _Reader(where, folder)
+    reader = _StudyReader(where, folder)
     shared = reader.fields(tables.get("request", {}), "request")
     axes = {axis: reader.settings(axis, tables.get(axis), shared) for axis in AXES}
     study = Study(title, axes, shared)
@@ -84,7 +83,7 @@ def study_of(tables: Mapping[str, Any], where: str, folder: Path) -> Study:
     return study
 
 
-class _Reader(NamedTuple):
+class _StudyReader(NamedTuple):
     where: str
     folder: Path
 
@@ -126,25 +125,17 @@ class _Reader(NamedTuple):
         relative = {name: placed(name, value, self.folder) for name, value in own.items()}
         read = read_fields(PlanRequest, relative, lambda name: f"{where}.{name}", taken="plan")
         read |= {"money": relative["money"]} if isinstance(money, dict) else {}
-        with self._at(place):
+        with within(where):
             return _without_files(read)
 
     def _try(self, own: Mapping[str, Any], shared: Mapping[str, Any], place: str) -> None:
         """Look up the names of a setting by itself."""
         tried = {name: value for name, value in own.items() if name != "batch" or isinstance(value, int)}
         money = {"money": {**shared.get("money", {}), **own["money"]}} if "money" in own else {}
-        with self._at(place):
+        with within(f"{self.where}: {place}"):
             world = World.of(_request(_PROBE, tried, money))
             if {"objective", "budget", "deadline"} & own.keys():
                 _ = world.goal
-
-    @contextmanager
-    def _at(self, place: str) -> Iterator[None]:
-        try:
-            yield
-        except InputError as error:
-            there = f"{self.where}: {place}: {error.where}"
-            raise InputError(there, error.got, want=error.want, fix=error.fix) from None
 
 
 def _named(entries: list[Any]) -> Iterator[tuple[str, Any]]:

@@ -13,9 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from astra.questions.question import Question
 from astra.spec.request import PlanRequest
 
-ENGINES: Final = ("local", "ray")
 MOST_TRIES: Final = 3  # of a question, where its worker ends
-MOST_WORKERS: Final = 4096
 
 Answering = Callable[[str, PlanRequest], bytes]  # key, request -> the line of the journal
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from astra.answer import Result
 
@@ -38,7 +38,7 @@ class BestFleet(Result, frozen=True, kw_only=True):
     best: StudyPoint
 
 
-class Problem(Result, frozen=True, kw_only=True):
+class StudyProblem(Result, frozen=True, kw_only=True):
     """Questions without a plan for one reason."""
 
     status: str
@@ -51,6 +51,7 @@ class Problem(Result, frozen=True, kw_only=True):
 class StudyReport(Result, frozen=True, kw_only=True):
     """A study, as far as it has come."""
 
+    drawn_by: ClassVar[str] = "report.studied.render_study"
     schema: str = STUDY_SCHEMA
     title: str
     folder: str
@@ -68,6 +69,6 @@ class StudyReport(Result, frozen=True, kw_only=True):
     seconds: float  # of this run
     questions_per_s: float
     best: list[BestFleet]
-    problems: list[Problem]  # the most frequent first
+    problems: list[StudyProblem]  # the most frequent first
     points: list[StudyPoint]  # every question, where they are few
     notes: list[str]

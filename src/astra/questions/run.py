@@ -17,8 +17,8 @@ import msgspec
 
 from astra.atomic import write_file
 from astra.errors import AstraError, InputError, OutputError
-from astra.journal import Journal, Place
-from astra.questions.answering import FAILED, Answer, Line
+from astra.journal import Journal, JournalPlace
+from astra.questions.answering import FAILED, StudyAnswer, StudyLine
 from astra.questions.declared import Study
 from astra.questions.engines import Engine
 from astra.questions.question import Question, fingerprint, questions_of
@@ -29,7 +29,7 @@ from astra.questions.tables import (
     PLANS_FILE,
     QUESTION_COLUMNS,
     QUESTIONS_FILE,
-    Table,
+    StudyTable,
     arrow,
     plan_rows,
     question_row,
@@ -52,7 +52,7 @@ class Progress(NamedTuple):
         return self.seconds / self.now * (self.questions - self.done) if self.now else None
 
 
-Told = Callable[[Progress], None]
+Follow = Callable[[Progress], None]
 
 
 class Results:
@@ -62,20 +62,20 @@ class Results:
         self.folder = folder
         _make(folder)
         self._journal = Journal(os.path.join(folder, JOURNAL_FILE))
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, JournalPlace] = {}
         self._failed: set[str] = set()
         for number, place in enumerate(self._journal.places, start=1):
             self._note(self._read(place, number), place)
 
-    def _read(self, place: Place, number: int) -> Line:
+    def _read(self, place: JournalPlace, number: int) -> StudyLine:
         try:
-            return msgspec.json.decode(self._journal.line(place), type=Line)
+            return msgspec.json.decode(self._journal.line(place), type=StudyLine)
         except msgspec.MsgspecError as error:
             where = f"{self._journal.path}: line {number}"
             fix = "Take that line out, and its question is asked again."
             raise InputError(where, None, want=f"an answer as this version writes it ({error})", fix=fix) from None
 
-    def _note(self, line: Line, place: Place) -> None:
+    def _note(self, line: StudyLine, place: JournalPlace) -> None:
         self._places[line.key] = place  # one asked again counts as it was answered last
         (self._failed.add if line.answer.status == FAILED else self._failed.discard)(line.key)
 
@@ -91,15 +91,15 @@ class Results:
 
     def keep(self, line: bytes) -> None:
         """Keep an answer."""
-        read = msgspec.json.decode(line, type=Line)
+        read = msgspec.json.decode(line, type=StudyLine)
         found, ours = {"version": read.answer.version, "catalog": read.answer.catalog}, fingerprint()
         if found != ours:
             raise AstraError(f"a worker has another Astra ({found}) than this one ({ours}): install the same there.")
         self._note(read, self._journal.append(line))
 
-    def answer(self, key: str) -> Answer:
+    def answer(self, key: str) -> StudyAnswer:
         """The answer to a question that has one."""
-        line: Line = msgspec.json.decode(self._journal.line(self._places[key]), type=Line)
+        line: StudyLine = msgspec.json.decode(self._journal.line(self._places[key]), type=StudyLine)
         return line.answer
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ def _make(folder: str) -> None:
 
 def run(
     study: Study, results: Results, engine: Engine, *, most: int | None = None, retry: bool = False,
-    told: Told = lambda progress: None,
+    follow: Follow = lambda progress: None,
 ) -> StudyReport:  # fmt: skip
     """Ask what is not answered yet (``most`` at most; with ``retry`` also what failed), and write the tables."""
     arrow()
@@ -135,7 +135,7 @@ def run(
         for given in engine.answers(iter(asked.values())):
             results.keep(given.line)
             now, again = now + 1, again + given.tries - 1
-            told(Progress(before + now, before + len(open_), now, time.monotonic() - began_s))
+            follow(Progress(before + now, before + len(open_), now, time.monotonic() - began_s))
     seconds = time.monotonic() - began_s
     summary, files = written(study, results)
     answered = sum(summary.statuses.values())
@@ -168,7 +168,7 @@ def _notes(left: int, few: bool) -> list[str]:
     return notes if few else [*notes, f"more than {MOST_POINTS:,} questions: they are in the tables alone"]
 
 
-def answers_of(study: Study, results: Results) -> Iterator[tuple[Question, Answer]]:
+def answers_of(study: Study, results: Results) -> Iterator[tuple[Question, StudyAnswer]]:
     """Every question that has an answer, in the order of the study."""
     for question in questions_of(study):
         if question.key in results:
@@ -177,7 +177,7 @@ def answers_of(study: Study, results: Results) -> Iterator[tuple[Question, Answe
 
 def written(study: Study, results: Results) -> tuple[Summary, list[str]]:
     """Write the tables of all answers there are; the summary, and the paths."""
-    summary, questions, plans = Summary(), Table(QUESTION_COLUMNS), Table(PLAN_COLUMNS)
+    summary, questions, plans = Summary(), StudyTable(QUESTION_COLUMNS), StudyTable(PLAN_COLUMNS)
     for question, answer in answers_of(study, results):
         summary.add(question, answer)
         questions.add([question_row(question, answer)])

@@ -7,9 +7,9 @@ import re
 from collections import Counter
 from typing import Any, Final
 
-from astra.questions.answering import PLANNED, STATUSES, Answer
+from astra.questions.answering import PLANNED, STATUSES, StudyAnswer
 from astra.questions.question import Question
-from astra.questions.records import BestFleet, Problem, StudyPoint
+from astra.questions.records import BestFleet, StudyPoint, StudyProblem
 
 MOST_POINTS: Final = 1000  # that a summary holds one by one
 MOST_BEST: Final = 5000
@@ -36,7 +36,7 @@ class Summary:
         self._best: dict[tuple[str, ...], tuple[float, str, StudyPoint]] = {}
         self._problems: dict[tuple[str, str, str], list[Any]] = {}
 
-    def add(self, question: Question, answer: Answer) -> None:
+    def add(self, question: Question, answer: StudyAnswer) -> None:
         """Count one question in."""
         self.statuses[answer.status] += 1
         self.plans += len(answer.plans)
@@ -49,11 +49,11 @@ class Summary:
             self._planned[others] += 1
             self._offer(others, answer, point)
         else:
-            alike = (answer.status, answer.kind, _NUMBERS.sub("0", answer.error))
-            found = self._problems.setdefault(alike, [answer.error, 0, question.at])
+            key = (answer.status, answer.kind, _NUMBERS.sub("0", answer.error))
+            found = self._problems.setdefault(key, [answer.error, 0, question.at])
             found[1] += 1
 
-    def _offer(self, others: tuple[str, ...], answer: Answer, point: StudyPoint) -> None:
+    def _offer(self, others: tuple[str, ...], answer: StudyAnswer, point: StudyPoint) -> None:
         column, words = _JUDGED.get(answer.objective, _BY_DOLLARS)
         value = answer.plans[0].get(column)
         worth = math.inf if value is None else -value if column == "tokens_per_s" else value
@@ -74,16 +74,16 @@ class Summary:
             for others, (_, words, point) in self._best.items()
         ]
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[StudyProblem]:
         """Why questions have no plan, sentences that differ in numbers alone as one; the most frequent first."""
         found = [
-            Problem(status=status, kind=kind, sentence=sentence, questions=count, first=at)
+            StudyProblem(status=status, kind=kind, sentence=sentence, questions=count, first=at)
             for (status, kind, _), (sentence, count, at) in self._problems.items()
         ]
         return sorted(found, key=lambda problem: -problem.questions)
 
 
-def _point(question: Question, answer: Answer) -> StudyPoint:
+def _point(question: Question, answer: StudyAnswer) -> StudyPoint:
     best = answer.plans[0] if answer.plans else {}
     return StudyPoint(
         at=question.at,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from astra.errors import InputError
-from astra.questions.answering import PLANNED, Answer
+from astra.questions.answering import PLANNED, StudyAnswer
 from astra.questions.question import Question
 
 QUESTIONS_FILE: Final = "questions.parquet"
@@ -39,7 +39,7 @@ QUESTION_COLUMNS: Final = _PLACE | {
 } | _FIGURES | {"version": "string", "catalog": "string", "request": "string"}  # fmt: skip
 
 
-class Table:
+class StudyTable:
     """A table that is filled row by row; the same rows give the same bytes."""
 
     def __init__(self, columns: Mapping[str, str]) -> None:
@@ -68,7 +68,7 @@ class Table:
         return whole
 
 
-def question_row(question: Question, answer: Answer) -> dict[str, Any]:
+def question_row(question: Question, answer: StudyAnswer) -> dict[str, Any]:
     """A question with its first plan."""
     best = answer.plans[0] if answer.plans else {}
     return {
@@ -87,7 +87,7 @@ def question_row(question: Question, answer: Answer) -> dict[str, Any]:
     }
 
 
-def plan_rows(question: Question, answer: Answer) -> Iterator[dict[str, Any]]:
+def plan_rows(question: Question, answer: StudyAnswer) -> Iterator[dict[str, Any]]:
     """The plans of a question."""
     for plan in answer.plans:
         yield {**_place(question), **plan}

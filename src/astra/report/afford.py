@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.answer_money import Afforded, AffordReport
 from astra.report import drawing
+from astra.report.layout import Part
 from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 
 def render_afford(

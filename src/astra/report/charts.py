@@ -22,11 +22,11 @@ class Dot(NamedTuple):
     y: float
     low: float
     high: float
-    told: str  # on hover
+    hover: str  # shown where one points at it
     mark: str = ""  # a number beside it, where something changes
 
 
-class Curve(NamedTuple):
+class ChartCurve(NamedTuple):
     """Points of one name, in order."""
 
     name: str
@@ -37,7 +37,7 @@ class Panel(NamedTuple):
     """One chart of several side by side."""
 
     title: str
-    curves: Sequence[Curve]
+    curves: Sequence[ChartCurve]
     ticks: Sequence[tuple[float, str]]  # of the x axis
     show: Callable[[float], str]  # a value of the y axis
     guide: Sequence[tuple[float, float]] = ()  # a line to compare with
@@ -117,7 +117,9 @@ def _ends(panel: Panel, dots: Sequence[Dot]) -> tuple[float, float]:
     return low - 0.15 * (high - low), high + 0.15 * (high - low)
 
 
-def _curve(curve: Curve, color: str, across: Callable[[float], float], up: Callable[[float], float]) -> Iterator[str]:
+def _curve(
+    curve: ChartCurve, color: str, across: Callable[[float], float], up: Callable[[float], float]
+) -> Iterator[str]:
     dots = curve.dots
     if any(dot.high > dot.low for dot in dots) and len(dots) > 1:
         edge = [(dot.x, dot.high) for dot in dots] + [(dot.x, dot.low) for dot in reversed(dots)]
@@ -127,8 +129,8 @@ def _curve(curve: Curve, color: str, across: Callable[[float], float], up: Calla
     yield tag("polyline", points=line, fill="none", stroke=f"var(--{color})", stroke_width=2)
     for dot in dots:
         x, y = across(dot.x), up(dot.y)
-        told = tag("title", quoted(dot.told))
-        yield tag("circle", told, cx=x, cy=y, r=5 if dot.mark else 3.5, class_=color,
+        title = tag("title", quoted(dot.hover))
+        yield tag("circle", title, cx=x, cy=y, r=5 if dot.mark else 3.5, class_=color,
                   stroke="var(--ink)" if dot.mark else None, stroke_width=1.5 if dot.mark else None)  # fmt: skip
         if dot.mark:
             yield label(dot.mark, x, y - 9, class_="small mid bold")

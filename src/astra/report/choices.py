@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from astra.answer import PriceTag, Range
+from astra.answer import Cost, PriceTag, Range, Restarts
 from astra.answer_money import BreakEven, Choice, RentReport
 from astra.report import drawing
+from astra.report.layout import Part
 from astra.spec.mixed_text import on_one_line
 from astra.units import DAY_S, show_dollars, show_seconds
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 ROLES: Final = {"knee": "best trade"}
 MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # in the picture the first that applies
@@ -39,10 +37,10 @@ def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, ene
         cells = [marks, str(number)][: 2 if width >= 80 else 1]
         cells += [types, seller(cost.price)] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
         cells += [network_words(choice)] * (not narrow)
-        cells += [time_of(choice, by), show_dollars(usd_of(choice, by))]
-        cells += [usd_spread(usd_range_of(choice, by))] * (not tiny) + [show_dollars(cost.usd)] * ideal
+        cells += [time_of(choice, by), show_dollars(judged(choice, by).usd)]
+        cells += [usd_spread(judged(choice, by).usd_range)] * (not tiny) + [show_dollars(cost.usd)] * ideal
         cells += [_thousands(cost.kwh)] * energy + [_thousands(cost.kg_co2)] * grid
-        cells += [_strategy(choice)] * wide
+        cells += [strategy_words(choice)] * wide
         out.add_row(*cells, style="bold" if choice.roles else "")
     return out
 
@@ -53,11 +51,12 @@ def strategies_below(front: Sequence[tuple[int, Choice]], width: int) -> list[Pa
         return []
     out = drawing.table(("#", "right"), ("strategy", "wrap"), gap=1)
     for number, choice in front:
-        out.add_row(str(number), _strategy(choice), style="bold" if choice.roles else "")
+        out.add_row(str(number), strategy_words(choice), style="bold" if choice.roles else "")
     return [drawing.blank(), out]
 
 
-def _strategy(choice: Choice) -> str:
+def strategy_words(choice: Choice) -> str:
+    """The strategy without what is as usual."""
     return on_one_line(choice.strategy, choice.as_usual)
 
 
@@ -90,6 +89,15 @@ def named(report: RentReport) -> list[Choice]:
     return [choice for choice in report.front if choice.roles]
 
 
+def warned(report: RentReport) -> dict[str, list[str]]:
+    """Warnings about strategies of the front, each once with the choices it is about."""
+    about: dict[str, list[str]] = {}
+    for choice in report.front:
+        for warning in dict.fromkeys(choice.warnings):
+            about.setdefault(warning, []).append(choice.name)
+    return about
+
+
 def energy_words(choice: Choice) -> str:
     """Energy and CO2 of a choice, and how they are known."""
     kwh, co2 = choice.cost.kwh or 0.0, choice.cost.kg_co2
@@ -113,34 +121,19 @@ def usd_spread(usd: Range) -> str:
     return f"{show_dollars(usd.low)}-{show_dollars(usd.high).removeprefix('$')}"
 
 
-def days_of(choice: Choice, by: str) -> float:
-    """Days, of the figures that are judged by."""
-    return choice.cost.expected.days if by == "expected" and choice.cost.expected else choice.cost.days
+def judged(choice: Choice, by: str) -> Cost | Restarts:
+    """The figures that are judged by: as expected, with restarts, or if nothing fails."""
+    return choice.cost.expected if by == "expected" and choice.cost.expected else choice.cost
 
 
 def time_of(choice: Choice, by: str) -> str:
-    """The same in the unit that it reads best in."""
-    return show_seconds(days_of(choice, by) * DAY_S)
+    """How long it takes, in the unit that it reads best in."""
+    return show_seconds(judged(choice, by).days * DAY_S)
 
 
 def roles_of(choice: Choice) -> str:
     """What a choice is, in words: such as the best trade and chosen."""
     return ", ".join(ROLES.get(role, role) for role in choice.roles)
-
-
-def usd_of(choice: Choice, by: str) -> float:
-    """Dollars, of the figures that are judged by."""
-    return choice.cost.expected.usd if by == "expected" and choice.cost.expected else choice.cost.usd
-
-
-def usd_range_of(choice: Choice, by: str) -> Range:
-    """Their range."""
-    return choice.cost.expected.usd_range if by == "expected" and choice.cost.expected else choice.cost.usd_range
-
-
-def days_range_of(choice: Choice, by: str) -> Range:
-    """The range of the days."""
-    return choice.cost.expected.days_range if by == "expected" and choice.cost.expected else choice.cost.days_range
 
 
 def mark_of(choice: Choice) -> str:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from astra.report.layout import Column, Part, Table, Text, drawn
+from astra.report.layout import Column, Part, Text, TextTable, drawn
 
 NARROWEST: Final = 60
 WIDEST: Final = 160
@@ -90,15 +90,15 @@ def heading(title: str, note: str = "") -> Text:
     return prose((title, "bold cyan"), (f"  {note}", "dim") if note else "")
 
 
-def table(*columns: tuple[str, str], gap: int = 2, headed: bool = True) -> Table:
+def table(*columns: tuple[str, str], gap: int = 2, headed: bool = True) -> TextTable:
     """A table without frames; each column is a header and ``left``, ``right`` or ``wrap`` (left, may wrap)."""
     made = [Column(name, right=side == "right", wraps=side == "wrap") for name, side in columns]
-    return Table(made, gap=gap, headed=headed)
+    return TextTable(made, gap=gap, headed=headed)
 
 
 def bullets(sentences: Iterable[str], *, mark: str = "-", style: str = "") -> list[Part]:
     """Sentences that wrap under themselves, each behind a mark."""
-    listed = Table([Column("", style=style), Column("", wraps=True)], gap=1, headed=False, widest=PROSE)
+    listed = TextTable([Column("", style=style), Column("", wraps=True)], gap=1, headed=False, widest=PROSE)
     rows = [sentence for sentence in sentences if sentence]
     for sentence in rows:
         listed.add_row(mark, sentence)

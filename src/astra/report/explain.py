@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from astra.answer import Estimate, Plan, PlanSet, Reject, StageEstimate
 from astra.provenance import Source
 from astra.report.terms import OPERATORS, Group, canonical, words
 from astra.spec.mixed_text import on_one_line
-from astra.units import show_seconds
+from astra.units import show_count, show_seconds
 
 ROUNDING: Final = 1e-9  # of the step: less than this is left over from adding floats
 
@@ -25,7 +25,7 @@ class TimeShare(NamedTuple):
     source: str  # how the figure is known; empty if the planner did not say
 
 
-class Loss(NamedTuple):
+class Slower(NamedTuple):
     """Why a plan is slower than the best one."""
 
     rank: int
@@ -94,6 +94,18 @@ def _order(word: str) -> int:
     return next((source.value for source in Source if source.word == word), -1)
 
 
+def work_words(request: Mapping[str, Any]) -> str:
+    """The workload of an answer and its runtime, in a line."""
+    work: Mapping[str, Any] = request.get("workload", {})
+    facts = []
+    if "global_batch" in work and "seq" in work:
+        tokens = show_count(work["global_batch"] * work["seq"])
+        facts.append(f"batch {work['global_batch']:,} x {work['seq']:,} tokens = {tokens} per step")
+    facts += [str(work[key]) for key in ("precision", "optimizer", "task") if work.get(key)]
+    facts += [f"{show_count(work['tokens'])} tokens in all"] if work.get("tokens") else []
+    return ", ".join([*facts, *([request["runtime"]] if request.get("runtime") else [])])
+
+
 def dominates(estimate: Estimate) -> str:
     """What the step's time goes to, by group."""
     totals: dict[Group, float] = {}
@@ -134,14 +146,14 @@ def show_step(step_s: float) -> str:
     return f"{step_s:.1f} s" if step_s >= 100 else show_seconds(step_s)
 
 
-def compare(best: Estimate, other: Estimate, rank: int) -> Loss:
+def compare(best: Estimate, other: Estimate, rank: int) -> Slower:
     """Term by term, what ``other`` loses against ``best``."""
     terms = sorted(set(best.breakdown) | set(other.breakdown))
     deltas = {term: other.breakdown.get(term, 0.0) - best.breakdown.get(term, 0.0) for term in terms}
     worst = max(deltas, key=lambda term: deltas[term], default="other")
     gain = min(deltas, key=lambda term: deltas[term], default="other")
     gained = min(deltas.get(gain, 0.0), 0.0)
-    return Loss(
+    return Slower(
         rank=rank,
         seconds=other.step_s - best.step_s,
         fraction=(other.step_s - best.step_s) / best.step_s if best.step_s else 0.0,

@@ -8,7 +8,7 @@ from astra.catalog.requests import write_request
 from astra.report import explain
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, code, facts, folded, page, paragraph, section, table, wide
-from astra.report.plan_page import footer, target_of
+from astra.report.plan_page import declared_parts, footer, target_of
 from astra.report.shared import GOALS, HEADS, NAMED, about, cells, curves_svg, gantt_svg, late, proof, use
 from astra.sharing.records import FleetReport, SharedJob
 from astra.units import show_dollars, show_seconds
@@ -29,7 +29,7 @@ def fleet_page(report: FleetReport, declared: str = "") -> str:
         section("How jobs scale", wide(curves_svg(report)), _curves(report), key="curves"),
         section("What this rests on", *_assumptions(report), key="assumptions"),
         section("How to launch them", *_launch(report), key="launch"),
-        section("The request", *_request(declared), key="request"),
+        section("The request", *declared_parts(declared, "fleet", "jobs.toml"), key="request"),
         footer(report.version, {"solver": report.solver}),
     )  # fmt: skip
 
@@ -53,12 +53,12 @@ def _evidence(report: FleetReport) -> list[str]:
         for job in report.jobs
     ]  # fmt: skip
     heads = ("job", "step time", "four of five runs of its kind", "peak GiB / allowed", "published runs")
-    told = (
+    remark = (
         "Days and dollars go with the step time: a job at the upper end of its range ends later by that share, and "
         "what waits for its GPUs begins later."
     )
     warnings = [f"{job.name}: {warning}" for job in report.jobs for warning in job.warnings]
-    return [table(heads, rows, left=(0, 4)), paragraph(told, "faint"), bullets(warnings, "warn")]
+    return [table(heads, rows, left=(0, 4)), paragraph(remark, "faint"), bullets(warnings, "warn")]
 
 
 def _curves(report: FleetReport) -> str:
@@ -94,9 +94,3 @@ def _job(job: SharedJob) -> list[str]:
     lines += [f"astra export {record} --to {target} --out {folder}"] if target else []
     asked = write_request(job.asked, "plan")
     return [tag("p", tag("code", quoted(job.strategy))), code("\n".join(lines)), code(asked)]
-
-
-def _request(declared: str) -> list[str]:
-    if not declared:
-        return []
-    return [paragraph("Saved as jobs.toml, astra fleet jobs.toml answers the same."), code(declared)]

@@ -7,12 +7,12 @@ import importlib
 import io
 from collections.abc import Mapping, Sequence
 from functools import singledispatch
-from typing import Any
+from typing import Any, Final
 
 from astra.answer import Estimate, PlanSet, PriceTag, Table
 from astra.answer_money import AffordReport, Choice, RentReport
 from astra.errors import InputError, visible
-from astra.report.choices import days_of, days_range_of, usd_of, usd_range_of
+from astra.report.choices import judged
 from astra.study.records import Sweep
 
 Row = dict[str, Any]
@@ -24,83 +24,55 @@ def records(answer: Table) -> list[Row]:
     raise InputError("records", type(answer).__name__, want="plans, something to rent, what a budget buys, or a sweep")
 
 
+def _figures(record: object, names: str) -> Row:
+    """Figures of a record by their names; a range is its two ends."""
+    found: Row = {}
+    for name in names.split():
+        value, stem = getattr(record, name), name.removesuffix("_range")
+        found |= {name: value} if stem == name else {f"{stem}_{end}": getattr(value, end, None) for end in _ENDS}
+    return found
+
+
+_ENDS: Final = ("low", "high")
+
+
 @records.register
 def _of_plans(answer: PlanSet) -> list[Row]:
     return [{"rank": plan.rank} | _estimate(plan.estimate) | {"lost_by": plan.lost_by} for plan in answer.plans]
 
 
 def _estimate(one: Estimate) -> Row:
-    cost = one.cost
-    return {
-        "model": one.model,
-        "gpus": one.gpus,
-        "strategy": one.strategy,
-        "step_s": one.step_s,
-        "step_s_low": one.step_s_range.low,
-        "step_s_high": one.step_s_range.high,
-        "tokens_per_s": one.tokens_per_s,
-        "tokens_per_s_per_gpu": one.tokens_per_s_per_gpu,
-        "mfu": one.mfu,
-        "bubble_fraction": one.bubble_fraction,
-        "peak_reserved_gib": one.peak_reserved_gib,
-        "memory_limit_gib": one.memory_limit_gib,
-        "fits": one.fits,
-        "days": one.train_days,
-        "usd": one.train_usd,
-        "usd_low": None if cost is None else cost.usd_range.low,
-        "usd_high": None if cost is None else cost.usd_range.high,
-        "evidence": one.evidence,
-    } | {f"{term.replace(' ', '_')}_s": seconds for term, seconds in one.breakdown.items()}
+    found = _figures(one, "model gpus strategy step_s step_s_range tokens_per_s tokens_per_s_per_gpu mfu "
+                          "bubble_fraction peak_reserved_gib memory_limit_gib fits")  # fmt: skip
+    usd = None if one.cost is None else one.cost.usd_range
+    found |= {"days": one.train_days, "usd": one.train_usd}
+    found |= {f"usd_{end}": getattr(usd, end, None) for end in _ENDS} | {"evidence": one.evidence}
+    return found | {f"{term.replace(' ', '_')}_s": seconds for term, seconds in one.breakdown.items()}
 
 
 @records.register
 def _of_choices(answer: RentReport) -> list[Row]:
-    by = answer.judged_by
-    return [_choice(place, choice, by) for place, choice in enumerate(answer.front, start=1)]
+    return [_choice(place, choice, answer.judged_by) for place, choice in enumerate(answer.front, start=1)]
 
 
 def _choice(place: int, choice: Choice, by: str) -> Row:
-    days, usd, cost = days_range_of(choice, by), usd_range_of(choice, by), choice.cost
+    cost = choice.cost
     return {
         "number": place,
         "roles": " ".join(choice.roles),
-        "like": choice.like,
-        "gpu": choice.gpu,
-        "gpus": choice.gpus,
-        "nodes": choice.nodes,
+        **_figures(choice, "like gpu gpus nodes"),
         **_offer(cost.price),
-        "days": days_of(choice, by),
-        "days_low": days.low,
-        "days_high": days.high,
-        "usd": usd_of(choice, by),
-        "usd_low": usd.low,
-        "usd_high": usd.high,
+        **_figures(judged(choice, by), "days days_range usd usd_range"),
         "ideal_days": cost.days,
         "ideal_usd": cost.usd,
-        "startup_s": cost.startup_s,
-        "kwh": cost.kwh,
-        "kg_co2": cost.kg_co2,
-        "step_s": choice.step_s,
-        "tokens_per_s": choice.tokens_per_s,
-        "mfu": choice.mfu,
-        "peak_reserved_gib": choice.peak_reserved_gib,
-        "memory_limit_gib": choice.memory_limit_gib,
-        "strategy": choice.strategy,
-        "evidence": choice.evidence,
+        **_figures(cost, "startup_s kwh kg_co2"),
+        **_figures(choice, "step_s tokens_per_s mfu peak_reserved_gib memory_limit_gib strategy evidence"),
     }
 
 
 def _offer(price: PriceTag) -> Row:
-    return {
-        "provider": price.provider,
-        "instance": price.instance,
-        "region": price.region,
-        "market": price.market,
-        "usd_per_gpu_h": price.usd_per_gpu_h,
-        "network": price.fabric,
-        "price_date": price.date,
-        "price_source": price.source,
-    }
+    named = {"network": price.fabric, "price_date": price.date, "price_source": price.source}
+    return _figures(price, "provider instance region market usd_per_gpu_h") | named
 
 
 @records.register
@@ -110,16 +82,7 @@ def _of_models(answer: AffordReport) -> list[Row]:
         {
             "model": row.model,
             "roles": " ".join(role for role, name in names.items() if name == row.model),
-            "parameters": row.parameters,
-            "tokens": row.tokens,
-            "tokens_low": row.tokens_range.low,
-            "tokens_high": row.tokens_range.high,
-            "tokens_per_parameter": row.tokens_per_parameter,
-            "loss": row.loss,
-            "days": row.days,
-            "usd": row.usd,
-            "gpus": row.gpus,
-            "choice": row.choice,
+            **_figures(row, "parameters tokens tokens_range tokens_per_parameter loss days usd gpus choice"),
             **_offer(row.price),
             "strategy": row.strategy,
         }
@@ -129,21 +92,9 @@ def _of_models(answer: AffordReport) -> list[Row]:
 
 @records.register
 def _of_points(answer: Sweep) -> list[Row]:
+    names = "step_s step_s_range tokens_per_s mfu peak_reserved_gib usd_per_billion_tokens new_strategy why"
     return [
-        {
-            **point.at,
-            "strategy": point.strategy,
-            "gpus_used": point.gpus,
-            "step_s": point.step_s,
-            "step_s_low": None if point.step_s_range is None else point.step_s_range.low,
-            "step_s_high": None if point.step_s_range is None else point.step_s_range.high,
-            "tokens_per_s": point.tokens_per_s,
-            "mfu": point.mfu,
-            "peak_reserved_gib": point.peak_reserved_gib,
-            "usd_per_billion_tokens": point.usd_per_billion_tokens,
-            "new_strategy": point.new_strategy,
-            "why": point.why,
-        }
+        {**point.at, "strategy": point.strategy, "gpus_used": point.gpus, **_figures(point, names)}
         for point in answer.points
     ]
 

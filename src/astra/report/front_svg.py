@@ -77,11 +77,11 @@ def rounds(low: float, high: float) -> list[float]:
 def _spot(spot: Spot, x: float, up: Callable[[float], float]) -> Iterator[str]:
     y = up(spot.usd)
     said = f"{spot.name}: {show_seconds(spot.days * DAY_S)}, {show_dollars(spot.usd)}"
-    told = tag("title", quoted(said))
+    hover = tag("title", quoted(said))
     if spot.on_front:
         yield tag("line", x1=x, x2=x, y1=up(spot.low_usd), y2=up(spot.high_usd), stroke="var(--accent)",
                   stroke_opacity=0.35, stroke_width=3)  # fmt: skip
-    dot = tag("circle", told, cx=x, cy=y, r=6 if spot.words else 4.5, stroke="var(--ink)" if spot.words else None,
+    dot = tag("circle", hover, cx=x, cy=y, r=6 if spot.words else 4.5, stroke="var(--ink)" if spot.words else None,
               class_="accent" if spot.on_front else "other", fill_opacity=1.0 if spot.on_front else 0.7)  # fmt: skip
     yield tag("a", dot, href=spot.link, aria_label=said) if spot.link else dot
     if spot.words:

@@ -47,7 +47,7 @@ class Column(NamedTuple):
     style: str = ""
 
 
-class Table:
+class TextTable:
     """Rows of cells, one below the other; ``headed`` by the names of its columns and a rule."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Table:
         return min(max((_widest(cell.plain) for cell in cells), default=most) + pad, most)
 
 
-Part = Text | Table
+Part = Text | TextTable
 
 
 def plain(letters: str) -> Text:

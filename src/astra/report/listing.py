@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from astra.report import drawing
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
+from astra.report.layout import Part
 
 
 class ListingColumn(NamedTuple):

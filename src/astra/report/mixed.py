@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from astra.answer import Estimate, Plan
-from astra.report import drawing, explain, money, sections, stages
+from astra.report import drawing, explain, money, sections
+from astra.report.layout import Part, Text
 from astra.report.sites import line_sentences, lost_sentences
 from astra.report.text import shortened
 from astra.search.fleet.records import Alternative, GroupEstimate, MixedEstimate, MixedPlanSet, MixedStage
 from astra.search.fleet.summary import STARTED_BY
 from astra.spec.mixed_text import short_form
 from astra.units import show_count, show_dollars, show_slower
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part, Text
 
 BAR: Final = 14
 LEAST_BAR: Final = 5
@@ -40,7 +38,7 @@ def stage_rows(stages: Sequence[MixedStage]) -> list[FleetStageRow]:
     """The stages of one group, equal neighbours together; the fullest of them stands for all."""
     out: list[FleetStageRow] = []
     for number, stage in enumerate(stages):
-        if out and _alike(out[-1].stage, stage):
+        if out and _reads_the_same(out[-1].stage, stage):
             before = out[-1]
             fullest = max(before.stage, stage, key=lambda one: one.peak_reserved_gib)
             out[-1] = FleetStageRow(before.first, number, fullest)
@@ -49,7 +47,7 @@ def stage_rows(stages: Sequence[MixedStage]) -> list[FleetStageRow]:
     return out
 
 
-def _alike(one: MixedStage, other: MixedStage) -> bool:
+def _reads_the_same(one: MixedStage, other: MixedStage) -> bool:
     same = (one.pool, one.tp, one.layers, one.recompute) == (other.pool, other.tp, other.layers, other.recompute)
     return same and abs(one.microbatch_s - other.microbatch_s) <= 0.01 * other.microbatch_s
 
@@ -140,7 +138,7 @@ def _page(
     parts += _runtimes(planset)
     if full:
         parts += [drawing.blank(), drawing.heading("The best plan"), drawing.text(best.strategy)]
-        parts += [*picture(best, columns, every_stage=True), *_in_full(best, columns), *sections.others(planset)]
+        parts += [*picture(best, columns, every_stage=True), *_details(best, columns), *sections.others(planset)]
         parts += [drawing.blank(), drawing.heading("What each pool is worth")]
         parts += drawing.bullets([*comparison(planset), *marginal_sentences(planset), *line_sentences(planset)])
         parts += drawing.bullets(lost_sentences(planset))
@@ -155,15 +153,11 @@ def _page(
     return drawing.draw(parts, width=columns, color=bool(color))
 
 
-def _in_full(estimate: MixedEstimate, width: int) -> list[Part]:
+def _details(estimate: MixedEstimate, width: int) -> list[Part]:
     """Time by term and by stage, memory by kind and stage, and how sure it is; terms are those of the slowest group."""
-    unit = stages.time_unit(estimate)[0]
-    note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"
     return [
         *sections.where_time_goes(estimate, width),
-        drawing.blank(),
-        drawing.heading("Time per stage", note),
-        stages.time_table(estimate, width=width),
+        *sections.by_stage(estimate, width),
         *sections.memory(estimate, width),
         drawing.blank(),
         drawing.prose(explain.certainty(estimate)),
@@ -258,7 +252,7 @@ def render_estimate(
         parts += picture(estimate, columns, every_stage=full)
         if estimate.cost is not None:
             parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(money.bill_sentences(estimate))]
-        parts += _in_full(estimate, columns) if full else [drawing.blank(), drawing.prose(explain.certainty(estimate))]
+        parts += _details(estimate, columns) if full else [drawing.blank(), drawing.prose(explain.certainty(estimate))]
         parts += [drawing.blank(), drawing.prose(runs_sentence(estimate))]
         parts += drawing.bullets(estimate.warnings, mark="note:", style="dim")
     return drawing.draw(parts, width=columns, color=bool(color))

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.answer import Cost, Estimate, PlanSet, PriceTag
 from astra.answer_money import Choice, MixSearch, RentReport
 from astra.report import drawing
 from astra.report.choices import (
-    days_of,
     energy_words,
     front_table,
+    judged,
     judged_words,
     mark_of,
     named,
     own_words,
     strategies_below,
     time_of,
-    usd_of,
-    usd_range_of,
     usd_spread,
+    warned,
 )
+from astra.report.layout import Part
 from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
 YEAR_H: Final = 8766
@@ -78,7 +75,7 @@ def _rendered(
     parts += [*_merged(report, shown), *strategies_below(rows, columns)]
     parts += drawing.closing([*_about_strategies(report), *report.warnings], [])
     if full:
-        points = [(days_of(choice, report.judged_by), usd_of(choice, report.judged_by)) for choice in shown]
+        points = [(judged(choice, report.judged_by).days, judged(choice, report.judged_by).usd) for choice in shown]
         marks = [mark_of(choice) for choice in shown]
         parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
         if report.popular:
@@ -104,15 +101,10 @@ MORE: Final = (
 
 
 def _about_strategies(report: RentReport) -> list[str]:
-    """Warnings about strategies of the front, each once with the choices it is about."""
-    about: dict[str, list[str]] = {}
-    for choice in report.front:
-        for warning in dict.fromkeys(choice.warnings):
-            about.setdefault(warning, []).append(choice.name)
     all_of_them = len(report.front)
     return [
         f"{', '.join(names) if len(names) <= 3 else f'{len(names)} of these {all_of_them}'}: {warning}"
-        for warning, names in about.items()
+        for warning, names in warned(report).items()
     ]
 
 
@@ -152,23 +144,22 @@ def advice(report: RentReport) -> list[str]:
 def _almost_as_fast(report: RentReport, fastest: Choice) -> str:
     """A choice far cheaper than the fastest and slower by less than anyone would notice."""
     by = report.judged_by
-    days, usd = days_of(fastest, by), usd_of(fastest, by)
-    close = [one for one in report.front if days_of(one, by) <= ALMOST * days and usd_of(one, by) <= usd / CHEAPER]
+    least, rows = judged(fastest, by), [(judged(one, by), one.name) for one in report.front]
+    close = [row for row in rows if row[0].days <= ALMOST * least.days and row[0].usd <= least.usd / CHEAPER]
     if not close:
         return ""
-    best = min(close, key=lambda one: usd_of(one, by))
-    slower = days_of(best, by) / days - 1
+    best, name = min(close, key=lambda row: row[0].usd)
+    slower = best.days / least.days - 1
     speed = f"{slower:.1%} slower" if slower >= 0.0005 else "as fast"
-    return f". {best.name} is {speed} for {show_dollars(usd - usd_of(best, by))} less"
+    return f". {name} is {speed} for {show_dollars(least.usd - best.usd)} less"
 
 
 def _said(choice: Choice, by: str) -> str:
     """A choice with its time and dollars, as judged; what nothing would cost that fails, where that is far from it."""
-    cost, days, usd = choice.cost, days_of(choice, by), usd_of(choice, by)
-    words = (
-        f"{choice.name}, {show_seconds(days * 86400)} for {show_dollars(usd)} ({usd_spread(usd_range_of(choice, by))})"
-    )
-    if usd > FAILING * cost.usd:
+    cost, counted = choice.cost, judged(choice, by)
+    took, spread = show_seconds(counted.days * 86400), usd_spread(counted.usd_range)
+    words = f"{choice.name}, {took} for {show_dollars(counted.usd)} ({spread})"
+    if counted.usd > FAILING * cost.usd:
         words += f"; {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} if nothing fails"
     elif cost.expected is not None and by == "ideal":
         words += f"; with restarts {show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)}"
@@ -199,8 +190,8 @@ def _merged(report: RentReport, shown: Sequence[Choice]) -> list[Part]:
 
 def _extras(cost: Cost) -> str:
     """What is in the bill besides training; less than a hundredth of it is not worth a word."""
-    told = {name: usd for name, usd in cost.parts.items() if name != "gpus" and usd >= _WORTH_A_WORD * cost.usd}
-    extras = [f"{show_dollars(usd)} {_PARTS.get(name, name)}" for name, usd in told.items()]
+    found = {name: usd for name, usd in cost.parts.items() if name != "gpus" and usd >= _WORTH_A_WORD * cost.usd}
+    extras = [f"{show_dollars(usd)} {_PARTS.get(name, name)}" for name, usd in found.items()]
     return f"; of it {', '.join(extras)}" if extras else ""
 
 
@@ -208,7 +199,7 @@ def _popular_table(report: RentReport) -> Part:
     out = drawing.table(("choice", "left"), ("time", "right"), ("cost", "right"), ("wastes", "wrap"))
     by = report.judged_by
     for choice in report.popular:
-        out.add_row(choice.name, time_of(choice, by), show_dollars(usd_of(choice, by)), waste_words(choice))
+        out.add_row(choice.name, time_of(choice, by), show_dollars(judged(choice, by).usd), waste_words(choice))
     return out
 
 

@@ -11,7 +11,7 @@ from astra.answer_money import AffordReport, RentReport
 from astra.atomic import write_file
 from astra.errors import InputError
 from astra.report import explain
-from astra.report.charts import Curve, Dot, Panel, charts
+from astra.report.charts import ChartCurve, Dot, Panel, charts
 from astra.report.front_svg import Spot, front_svg
 from astra.report.markup import label, picture, quoted, tag
 from astra.report.page import page, wide
@@ -71,8 +71,8 @@ def _of_plans(answer: PlanSet) -> str:
         parts.append(label(f"#{plan.rank}  {words}: {explain.show_step(one.step_s)}, {one.mfu:.1%} MFU", LEFT, y - 5))
         for share in explain.shares(one):
             wide_ = (WIDTH - 2 * LEFT) * share.seconds / longest_s
-            told = tag("title", quoted(f"{share.label}: {explain.show_step(share.seconds)}"))
-            parts.append(tag("rect", told, x=x, y=y, width=max(wide_, 0.0), height=14, class_=share.group))
+            hover = tag("title", quoted(f"{share.label}: {explain.show_step(share.seconds)}"))
+            parts.append(tag("rect", hover, x=x, y=y, width=max(wide_, 0.0), height=14, class_=share.group))
             x, groups = x + wide_, [*groups, share.group]
         high = LEFT + (WIDTH - 2 * LEFT) * one.step_s_range.high / longest_s
         parts.append(tag("line", x1=x, x2=high, y1=y + 7, y2=y + 7, class_="rule"))
@@ -97,22 +97,28 @@ def _of_models(answer: AffordReport) -> str:
     names = {answer.most: "M", answer.largest: "L", answer.best: "*"}
 
     def dots(middle: list[float], low: list[float], high: list[float]) -> list[Dot]:
-        told = [f"{row.model}: {show_count(row.tokens)} tokens on {row.choice}" for row in ranked]
+        hovers = [f"{row.model}: {show_count(row.tokens)} tokens on {row.choice}" for row in ranked]
         marks = [names.get(row.model, "") for row in ranked]
         return [
             Dot(float(place), *ends, words, mark)
             for place, (ends, words, mark) in enumerate(
-                zip(zip(middle, low, high, strict=True), told, marks, strict=True)
+                zip(zip(middle, low, high, strict=True), hovers, marks, strict=True)
             )
         ]
 
     ranges = [row.tokens_range for row in ranked]
     tokens = dots([row.tokens for row in ranked], [each.low for each in ranges], [each.high for each in ranges])
-    panels = [Panel("tokens", [Curve("", tokens)], ticks, show_count, log=True)]
+    panels = [Panel("tokens", [ChartCurve("", tokens)], ticks, show_count, log=True)]
     if all(row.loss is not None for row in ranked):
         losses = [row.loss or 0.0 for row in ranked]
         panels.append(
-            Panel("loss by the law", [Curve("", dots(losses, losses, losses))], ticks, lambda y: f"{y:.4g}", zero=False)
+            Panel(
+                "loss by the law",
+                [ChartCurve("", dots(losses, losses, losses))],
+                ticks,
+                lambda y: f"{y:.4g}",
+                zero=False,
+            )
         )
     notes = ["M most tokens for the model asked for, L largest by the rule, * least loss"]
     return charts(f"What ${answer.budget_usd:,.0f} buys", panels, "models, by size", notes)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from astra.answer import Estimate, PlanSet
+from astra.answer import Estimate, Plan, PlanSet
 from astra.catalog.requests import write_request
 from astra.catalog.runtimes import runtime, runtime_names
 from astra.report import explain, money
@@ -19,7 +19,7 @@ from astra.report.timeline import seconds_table, timeline_svg
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.timeline import StepTimeline
 from astra.spec.mixed_text import on_one_line
-from astra.units import show_count, show_dollars, show_seconds
+from astra.units import show_dollars, show_seconds
 
 REJECTS: Final = 60
 
@@ -28,7 +28,7 @@ def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
     """Everything that ``astra plan`` answers, and the simulated step of its first plan if it is given."""
     request = planset.request
     title = f"{request['model']} on {gpus_words(planset)}"
-    head = [tag("h1", quoted(title)), paragraph(work_words(planset), "faint")]
+    head = [tag("h1", quoted(title)), paragraph(explain.work_words(planset.request), "faint")]
     if not planset.plans:
         return page(title, *head, paragraph("No strategy is legal and fits.", "bad lead"), *_ending(planset))
     best = planset.best.estimate
@@ -63,16 +63,6 @@ def gpus_words(planset: PlanSet) -> str:
     """The GPUs of an answer, in short."""
     request = planset.request
     return str(request["gpu"]) if "pools" in request else f"{request['gpus']}x{request['gpu']}"
-
-
-def work_words(planset: PlanSet) -> str:
-    """The workload in a line."""
-    work: Mapping[str, Any] = planset.request["workload"]
-    tokens = show_count(work["global_batch"] * work["seq"])
-    words = [f"batch {work['global_batch']:,} x {work['seq']:,} tokens = {tokens} per step"]
-    words += [str(work[key]) for key in ("precision", "optimizer", "task") if work.get(key)]
-    words += [f"{show_count(work['tokens'])} tokens in all"] if work.get("tokens") else []
-    return ", ".join([*words, str(planset.request.get("runtime", ""))])
 
 
 def figures(best: Estimate) -> list[tuple[str, str, str]]:
@@ -157,29 +147,28 @@ def bill_parts(planset: PlanSet) -> list[str]:
     return [drawn, bullets([*money.bill_sentences(best), *saved])]
 
 
-def ranking(planset: PlanSet, *, short: bool = False) -> str:
-    """The plans in a table, each in whole or without what is as usual; nothing where there is one alone."""
-    if len(planset.plans) < 2:
-        return ""
-    priced = any(plan.estimate.train_usd is not None for plan in planset.plans)
-    heads = ["#", "strategy", "step time", "tokens/s", "MFU", "peak GiB", "bubble", *["days", "cost"] * priced]
+def ranking(plans: Sequence[Plan], *, short: bool = False) -> str:
+    """The plans in a table, each in whole or without what is as usual."""
+    trained = any(plan.estimate.train_days is not None for plan in plans)
+    priced = any(plan.estimate.train_usd is not None for plan in plans)
+    heads = ["#", "strategy", "step time", "tokens/s", "MFU", "peak GiB", "bubble", *["days"] * trained]
+    heads += ["cost"] * priced
     rows = []
-    for plan in planset.plans:
+    for plan in plans:
         one = plan.estimate
         words = on_one_line(plan.strategy, one.as_usual) if short else plan.strategy
         row = [str(plan.rank), words, f"{explain.show_step(one.step_s)} ±{explain.error_bar(one):.0%}"]
         row += [f"{one.tokens_per_s:,.0f}", f"{one.mfu:.1%}", f"{one.peak_reserved_gib:.1f}"]
         row += [explain.show_share(one.bubble_fraction)]
-        if priced:
-            row += ["-" if one.train_days is None else f"{one.train_days:,.1f}"]
-            row += ["-" if one.train_usd is None else show_dollars(one.train_usd)]
+        row += ["-" if one.train_days is None else f"{one.train_days:,.1f}"] * trained
+        row += ["-" if one.train_usd is None else show_dollars(one.train_usd)] * priced
         rows.append(row)
     return table(heads, rows, left=(1,), best=0)
 
 
 def _others(planset: PlanSet) -> list[str]:
     lost = [] if planset.objective == "pareto" else [explain.why_lost(planset.best, one) for one in planset.plans[1:]]
-    return [ranking(planset), bullets(lost)]
+    return [ranking(planset.plans), bullets(lost)] if len(planset.plans) > 1 else []
 
 
 def ledger_parts(planset: PlanSet) -> list[str]:
@@ -236,10 +225,12 @@ def _launch(planset: PlanSet) -> list[str]:
 
 def request_parts(asked: Mapping[str, Any], verb: str) -> list[str]:
     """The request to reproduce an answer."""
-    if not asked:
-        return []
-    text = write_request(asked, verb)
-    return [paragraph(f"Saved as request.toml, astra {verb} request.toml answers the same."), code(text)]
+    return declared_parts(write_request(asked, verb) if asked else "", verb, "request.toml")
+
+
+def declared_parts(text: str, verb: str, file: str) -> list[str]:
+    """A file that a verb answers again; nothing where it is not known."""
+    return [paragraph(f"Saved as {file}, astra {verb} {file} answers the same."), code(text)] if text else []
 
 
 def footer(version: str, fingerprint: Mapping[str, str]) -> str:

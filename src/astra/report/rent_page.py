@@ -6,20 +6,19 @@ from astra.answer_money import Choice, RentReport
 from astra.report import explain, money
 from astra.report.choices import (
     ROLES,
-    days_of,
+    judged,
     judged_words,
     network_words,
     roles_of,
     seller,
+    strategy_words,
     time_of,
-    usd_of,
-    usd_range_of,
+    warned,
 )
 from astra.report.front_svg import Spot, front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, page, paragraph, section, table, wide
 from astra.report.plan_page import footer, request_parts
-from astra.spec.mixed_text import on_one_line
 from astra.units import DAY_S, show_count, show_dollars, show_seconds
 
 
@@ -38,9 +37,9 @@ def rent_page(report: RentReport) -> str:
         section("The answer", _headline(report), bullets(money.advice(report)), bullets(report.warnings, "warn"),
                 key="answer"),
         section("Time against money", paragraph(f"{judged_words(report).capitalize()}."),
-                wide(front_svg(spots(report), title)), _front(report), key="front"),
+                wide(front_svg(spots(report), title)), front_table(report), key="front"),
         section("Evidence and doubt", *_evidence(report), key="evidence"),
-        section("Common choices", _popular(report), key="popular"),
+        section("Common choices", popular_table(report), key="popular"),
         section("What was left out, and why", *_unused(report), key="ledger"),
         section("What this rests on", *_prices(report), key="assumptions"),
         section("How to launch it", paragraph(
@@ -55,7 +54,7 @@ def _headline(report: RentReport) -> str:
     return facts(
         (
             ROLES.get(role, role),
-            f"{show_dollars(usd_of(choice, report.judged_by))}, {time_of(choice, report.judged_by)}",
+            f"{show_dollars(judged(choice, report.judged_by).usd)}, {time_of(choice, report.judged_by)}",
             choice.name,
         )
         for role in ("cheapest", "knee", "fastest")
@@ -77,26 +76,23 @@ def spots(report: RentReport, link: str = "") -> list[Spot]:
 
 def _spot(choice: Choice, by: str, *, on_front: bool) -> Spot:
     words = ", ".join(ROLES.get(role, role) for role in choice.roles if role != "chosen") if on_front else ""
-    usd = usd_range_of(choice, by)
-    return Spot(days_of(choice, by), usd_of(choice, by), choice.name, words, usd.low, usd.high, on_front)
+    usd = judged(choice, by).usd_range
+    return Spot(judged(choice, by).days, judged(choice, by).usd, choice.name, words, usd.low, usd.high, on_front)
 
 
-def _front(report: RentReport) -> str:
+def front_table(report: RentReport) -> str:
+    """Every choice of the front."""
     heads = ("", "#", "GPUs", "from", "$/GPU-h", "network", "time", "cost", "range", "if nothing fails", "strategy")
     rows, by = [], report.judged_by
     for number, choice in enumerate(report.front, start=1):
-        cost, usd = choice.cost, usd_range_of(choice, by)
+        cost, usd = choice.cost, judged(choice, by).usd_range
         ideal = f"{show_seconds(cost.days * DAY_S)}, {show_dollars(cost.usd)}"
         spread = f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"
         gpus = " + ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
         rows.append((roles_of(choice), str(number), gpus, seller(cost.price),
                      f"{cost.price.usd_per_gpu_h:.2f}", network_words(choice), time_of(choice, by),
-                     show_dollars(usd_of(choice, by)), spread, ideal, _short(choice)))  # fmt: skip
+                     show_dollars(judged(choice, by).usd), spread, ideal, strategy_words(choice)))  # fmt: skip
     return table(heads, rows, left=(0, 2, 3, 5, 10))
-
-
-def _short(choice: Choice) -> str:
-    return on_one_line(choice.strategy, choice.as_usual)
 
 
 def _evidence(report: RentReport) -> list[str]:
@@ -105,21 +101,18 @@ def _evidence(report: RentReport) -> list[str]:
          choice.provenance_worst, choice.evidence)
         for choice in report.front
     ]  # fmt: skip
-    about: dict[str, list[str]] = {}
-    for choice in report.front:
-        for warning in choice.warnings:
-            about.setdefault(warning, []).append(choice.name)
-    warnings = [f"{warning} ({', '.join(names)})" for warning, names in about.items()]
+    warnings = [f"{warning} ({', '.join(names)})" for warning, names in warned(report).items()]
     return [
         table(("choice", "step time", "weakest figure", "published runs"), rows, left=(0, 2, 3)),
         bullets(warnings, "warn"),
     ]
 
 
-def _popular(report: RentReport) -> str:
+def popular_table(report: RentReport) -> str:
+    """What common choices waste; nothing where there are none."""
     by = report.judged_by
     rows = [
-        (choice.name, time_of(choice, by), show_dollars(usd_of(choice, by)), money.waste_words(choice))
+        (choice.name, time_of(choice, by), show_dollars(judged(choice, by).usd), money.waste_words(choice))
         for choice in report.popular
     ]
     return table(("choice", "time", "cost", "wastes"), rows, left=(0, 3)) if rows else ""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.answer import Estimate, PlanSet
 from astra.report import drawing, explain, stages
+from astra.report.layout import Part
 from astra.report.terms import words
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 _GROUP_STYLE: Final = {"compute": "green", "communication": "yellow", "idle": "red", "other": "blue"}
 
@@ -34,10 +32,16 @@ def where_time_goes(estimate: Estimate, width: int) -> list[Part]:
     ]
 
 
+def by_stage(estimate: Estimate, width: int) -> list[Part]:
+    """Time of a step on one rank of every stage."""
+    note = f"{stages.time_unit(estimate)[0]} of a step on one rank; communication by kind, busy, then what is exposed"
+    return [drawing.blank(), drawing.heading("Time per stage", note), stages.time_table(estimate, width=width)]
+
+
 def memory(estimate: Estimate, width: int) -> list[Part]:
     """GiB by kind and stage, with the fullest."""
-    alike = all(stage.own_limit_gib is None for stage in estimate.stages)
-    room = f"; usable {estimate.memory_usable_gib:.1f}, limit {estimate.memory_limit_gib:.1f}" if alike else ""
+    equal = all(stage.own_limit_gib is None for stage in estimate.stages)
+    room = f"; usable {estimate.memory_usable_gib:.1f}, limit {estimate.memory_limit_gib:.1f}" if equal else ""
     return [
         drawing.blank(),
         drawing.heading("Memory", f"GiB per GPU at its worst moment{room}"),

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.report import drawing
-from astra.report.charts import COLORS, Curve, Dot, Panel, charts, spread_ticks
+from astra.report.charts import COLORS, ChartCurve, Dot, Panel, charts, spread_ticks
+from astra.report.layout import Part
 from astra.report.markup import label, picture, quoted, tag
 from astra.sharing.records import FleetReport, PoolUse, SharedJob
 from astra.units import DAY_S, show_count, show_dollars, show_seconds
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 GOALS: Final = {
     "completion": "jobs done soonest, by their weights",
@@ -118,12 +116,12 @@ def gantt_svg(report: FleetReport) -> str:
         bars += _bars(report, pool, y, high / nodes, until_s)
         bars += _deadlines(report, pool, (y, y + high), until_s)
         y += high + 14
-    told = "Each bar is a job on its nodes; a dashed line is a deadline."
+    legend = "Each bar is a job on its nodes; a dashed line is a deadline."
     return picture(
         WIDTH, y + 44, f"Who has which GPUs when: {report.title}",
         label(f"{report.title}: {GOALS[report.goal]}", 12, 20, class_="bold", font_size=14),
         label(about(report), 12, 38, class_="faint"),
-        *lanes, *_axis(until_s, TOP, y), *bars, label(told, 12, y + 34, class_="small faint"),
+        *lanes, *_axis(until_s, TOP, y), *bars, label(legend, 12, y + 34, class_="small faint"),
     )  # fmt: skip
 
 
@@ -136,10 +134,10 @@ def _bars(report: FleetReport, pool: PoolUse, top: float, each: float, until_s: 
         if job.pool != pool.name:
             continue
         x, end = _x(job.start_s, until_s), _x(job.end_s, until_s)
-        told = f"{job.name}: {job.gpus} {pool.gpu}, {_day(job.start_s)} to {_day(job.end_s)}, {job.strategy}"
+        hover = f"{job.name}: {job.gpus} {pool.gpu}, {_day(job.start_s)} to {_day(job.end_s)}, {job.strategy}"
         for number, (low, high) in enumerate(_blocks(job.nodes)):
             y, tall = top + low * each, (high - low + 1) * each
-            yield tag("rect", tag("title", quoted(told)), x=x, y=y, width=max(end - x - 0.6, 1.0),
+            yield tag("rect", tag("title", quoted(hover)), x=x, y=y, width=max(end - x - 0.6, 1.0),
                       height=max(tall - 0.6, 1.0), class_=COLORS[place % len(COLORS)])  # fmt: skip
             if number == 0 and end - x > 8 * len(job.name) and tall > 13:
                 yield label(job.name, (x + end) / 2, y + tall / 2 + 4, class_="mid on bold")
@@ -187,5 +185,5 @@ def curves_svg(report: FleetReport) -> str:
                 "*" if p.chosen else "")
             for p in own
         ]  # fmt: skip
-        curves.append(Curve(f"{name[0]} on {name[1]}", dots))
+        curves.append(ChartCurve(f"{name[0]} on {name[1]}", dots))
     return charts("Days by GPUs", [Panel("days", curves, ticks, lambda y: f"{y:g}", log=True)], "GPUs", ["* chosen"])

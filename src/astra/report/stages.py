@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.answer import Estimate, StageEstimate
 from astra.report import drawing, explain
+from astra.report.layout import TextTable
 from astra.report.terms import MEMORY_LABELS
-
-if TYPE_CHECKING:
-    from astra.report.layout import Table
 
 MOST_KINDS_NARROW: Final = 5
 MOST_KINDS_WIDE: Final = 9
 
 
-def memory_table(estimate: Estimate, *, width: int) -> Table:
+def memory_table(estimate: Estimate, *, width: int) -> TextTable:
     """GiB by kind for each stage, with the allocated and reserved peaks."""
     kinds = _kinds(estimate.stages, MOST_KINDS_WIDE if width >= 110 else MOST_KINDS_NARROW)
     headers = [MEMORY_LABELS.get(kind, kind.replace("_", " ")) for kind in kinds]
@@ -44,7 +42,7 @@ def time_unit(estimate: Estimate) -> tuple[str, float]:
     return ("s", 1.0) if estimate.step_s >= 1.0 else ("ms", 1e-3)
 
 
-def time_table(estimate: Estimate, *, width: int) -> Table:
+def time_table(estimate: Estimate, *, width: int) -> TextTable:
     """Times of a step on one rank of each stage; communication is busy time by kind, then what is not hidden."""
     kinds = sorted({kind for stage in estimate.stages for kind in stage.communication_s if stage.communication_s[kind]})
     roomy = width >= 100
@@ -62,7 +60,7 @@ def time_table(estimate: Estimate, *, width: int) -> Table:
     return out
 
 
-def _stage_table(estimate: Estimate, columns: Sequence[str], gap: int) -> Table:
+def _stage_table(estimate: Estimate, columns: Sequence[str], gap: int) -> TextTable:
     """A table of stages; what they run on stands beside them where that differs."""
     pools = [("pool", "left")] * _differ(estimate)
     return drawing.table(("stage", "left"), *pools, *((name, "right") for name in columns), gap=gap)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.questions.records import BestFleet, StudyPoint, StudyReport
 from astra.report import drawing, explain
 from astra.report.explanation import short_strategy
+from astra.report.layout import Part
 from astra.report.markup import quoted, tag
-from astra.report.page import bullets, code, facts, folded, page, paragraph, section, table
-from astra.report.plan_page import footer
+from astra.report.page import bullets, facts, folded, page, paragraph, section, table
+from astra.report.plan_page import declared_parts, footer
 from astra.units import show_dollars, show_seconds
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 TITLES: Final = {"models": "model", "workloads": "workload", "goals": "goal", "prices": "prices"}
 SHOWN: Final = 40  # rows of the text
@@ -47,8 +45,8 @@ def render_study(report: StudyReport, width: int | None = None, color: bool | No
 
 def _counted(report: StudyReport) -> str:
     grid = " x ".join(f"{len(names)} {axis}" for axis, names in report.axes.items() if len(names) > 1)
-    told = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items() if count)
-    return f"{report.questions:,} questions{f' ({grid})' if grid else ''}: {told or 'none answered'}"
+    counts = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items() if count)
+    return f"{report.questions:,} questions{f' ({grid})' if grid else ''}: {counts or 'none answered'}"
 
 
 def _pace(report: StudyReport) -> str:
@@ -124,7 +122,7 @@ def study_page(report: StudyReport, declared: str = "") -> str:
         section("How to launch one", paragraph(
             "The column request of questions.parquet holds the request of every question: astra plan answers it, "
             "astra export writes the files that start it."), key="launch"),
-        section("The request", *_request(declared), key="request"),
+        section("The request", *declared_parts(declared, "study", "study.toml"), key="request"),
         footer(report.fingerprint["version"], report.fingerprint),
     )  # fmt: skip
 
@@ -147,12 +145,6 @@ def _evidence(report: StudyReport, axes: Sequence[str]) -> list[str]:
     ]  # fmt: skip
     drawn = table(heads, rows, left=(*range(len(axes) + 1), len(heads) - 1))
     return [folded(f"The range of every step time, {len(rows)} rows", drawn)] if rows else []
-
-
-def _request(declared: str) -> list[str]:
-    if not declared:
-        return []
-    return [paragraph("Saved as study.toml, astra study study.toml answers the same."), code(declared)]
 
 
 def _facts(report: StudyReport) -> Iterator[tuple[str, str, str]]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Final
 
 from astra.answer import Estimate
 from astra.report import drawing, explain
 from astra.report.explanation import WORTH, change_sentence, short_strategy
+from astra.report.layout import Part
 from astra.report.terms import MEMORY_LABELS, words
 from astra.study.records import Comparison, Explanation, Side
 from astra.units import show_dollars
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 
 def render_explanation(found: Explanation, width: int | None = None, color: bool | None = None) -> str:
@@ -141,11 +139,10 @@ def _step(side: Side) -> str:
 
 def difference(found: Comparison) -> list[Part]:
     """Terms that differ, their sum, and memory."""
-    one, two = found.first.estimate, found.second.estimate
-    out = drawing.table(("term", "left"), ("A", "right"), ("B", "right"), ("B - A", "right"))
-    for name, a_s, b_s, more_s in term_rows(found):
-        out.add_row(name, f"{a_s:.4g}", f"{b_s:.4g}", f"{more_s:+.4g}")
-    total = ("step", f"{one.step_s:.4g}", f"{two.step_s:.4g}", f"{two.step_s - one.step_s:+.4g}")
+    out = drawing.table(*((name, "right" if place else "left") for place, name in enumerate(TERMS)))
+    *terms, total = term_cells(found)
+    for row in terms:
+        out.add_row(*row)
     out.add_row(*total, style="bold")
     return [out, drawing.blank(), *drawing.bullets([verdict(found), memory_difference(found)])]
 
@@ -160,6 +157,16 @@ def term_rows(found: Comparison) -> list[tuple[str, float, float, float]]:
         first_s, second_s = sum(term.first_s for term in small), sum(term.second_s for term in small)
         rows.append(("the rest", first_s, second_s, second_s - first_s))
     return rows
+
+
+TERMS: Final = ("term", "A", "B", "B - A")
+
+
+def term_cells(found: Comparison) -> list[tuple[str, str, str, str]]:
+    """The same rows under ``TERMS``, and the step that they add up to."""
+    first_s, second_s = found.first.estimate.step_s, found.second.estimate.step_s
+    rows = [*term_rows(found), ("step", first_s, second_s, second_s - first_s)]
+    return [(name, f"{a_s:.4g}", f"{b_s:.4g}", f"{more_s:+.4g}") for name, a_s, b_s, more_s in rows]
 
 
 def verdict(found: Comparison) -> str:

@@ -1,4 +1,4 @@
-"""What a budget buys, sweeps and explanations as parts of a page that asks again."""
+"""What a budget buys, sweeps, comparisons and explanations as parts of a page that asks again."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from astra.report.explanation import change_sentence, short_strategy
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, paragraph, table, wide
 from astra.report.pictures import picture_of
-from astra.report.study_text import figures_line, memory_difference, term_rows, verdict
-from astra.report.sweep import sweep_svg
-from astra.study.records import Explanation, Sweep
+from astra.report.study_text import TERMS, figures_line, memory_difference, side_rows, term_cells, verdict
+from astra.report.sweep import points_table, sweep_svg
+from astra.study.records import Comparison, Explanation, Sweep
 from astra.units import show_count, show_dollars
 
 
@@ -18,8 +18,8 @@ def _title(words: str, said: str) -> str:
     return tag("h2", quoted(words), id="answer-title", data_said=said)
 
 
-def afford_view(report: AffordReport) -> str:
-    """The sentences, tokens and loss by size, and the models."""
+def afford_table(report: AffordReport) -> str:
+    """The models, each with the tokens that the budget trains."""
     rows = [
         (row.model, show_count(row.parameters), show_count(row.tokens),
          f"{show_count(row.tokens_range.low)} to {show_count(row.tokens_range.high)}",
@@ -28,12 +28,17 @@ def afford_view(report: AffordReport) -> str:
         for row in report.rows
     ]  # fmt: skip
     heads = ("model", "parameters", "tokens", "range", "per parameter", "loss", "days", "cost", "on")
+    return table(heads, rows, left=(0, 8))
+
+
+def afford_view(report: AffordReport) -> str:
+    """The sentences, tokens and loss by size, and the models."""
     return "".join(
         [
-            _title(f"What {show_dollars(report.budget_usd)} buys", f"{len(rows)} models"),
+            _title(f"What {show_dollars(report.budget_usd)} buys", f"{len(report.rows)} models"),
             bullets(sentences(report)),
             wide(picture_of(report)),
-            table(heads, rows, left=(0, 8)),
+            afford_table(report),
             bullets(report.notes, "faint"),
         ]
     )
@@ -41,22 +46,35 @@ def afford_view(report: AffordReport) -> str:
 
 def sweep_view(found: Sweep) -> str:
     """The charts and the points."""
-    heads = (*found.over, "tokens/s", "MFU", "GiB", "$/billion", "", "best plan")
-    rows = [
-        (*(point.at[name] for name in found.over),
-         "-" if point.tokens_per_s is None else f"{point.tokens_per_s:,.0f}",
-         "-" if point.mfu is None else f"{point.mfu:.1%}",
-         "-" if point.peak_reserved_gib is None else f"{point.peak_reserved_gib:.1f}",
-         "-" if point.usd_per_billion_tokens is None else show_dollars(point.usd_per_billion_tokens),
-         "new" if point.new_strategy else "", short_strategy(point.strategy) if point.strategy else point.why)
-        for point in found.points
-    ]  # fmt: skip
     return "".join(
         [
-            _title(f"{found.model} on {found.gpus}, over {' and '.join(found.over)}", f"{len(rows)} points"),
+            _title(f"{found.model} on {found.gpus}, over {' and '.join(found.over)}", f"{len(found.points)} points"),
             wide(sweep_svg(found)),
-            table(heads, rows, left=(len(heads) - 2, len(heads) - 1)),
+            points_table(found),
             bullets(found.notes, "faint"),
+        ]
+    )
+
+
+def _terms(found: Comparison) -> str:
+    rows = term_cells(found)
+    return table(TERMS, rows, best=len(rows) - 1)
+
+
+def comparison_view(found: Comparison) -> str:
+    """Two side by side, and their difference term by term."""
+    one, two = found.first, found.second
+    return "".join(
+        [
+            tag("h2", "A and B side by side", id="compared-title"),
+            paragraph(verdict(found), "lead"),
+            tag("p", "A ", tag("code", quoted(one.estimate.strategy))),
+            tag("p", "B ", tag("code", quoted(two.estimate.strategy))),
+            bullets(found.notes, "warn"),
+            table(("", "A", "B", "B against A"), side_rows(one, two)),
+            tag("h3", "Where the difference is, in seconds"),
+            _terms(found),
+            paragraph(memory_difference(found)),
         ]
     )
 
@@ -72,13 +90,10 @@ def explanation_view(found: Explanation) -> str:
     skipped = f"No time for: {'; '.join(found.skipped)}." if found.skipped else ""
     other = []
     if found.next is not None:
-        terms = [(name, f"{a:.4g}", f"{b:.4g}", f"{more:+.4g}") for name, a, b, more in term_rows(found.next)]
-        a_s, b_s = found.next.first.estimate.step_s, found.next.second.estimate.step_s
-        terms.append(("step", f"{a_s:.4g}", f"{b_s:.4g}", f"{b_s - a_s:+.4g}"))
         other = [
             tag("h3", quoted(f"This plan (A) against {found.next.second.name} (B), seconds of a step")),
             paragraph(verdict(found.next)),
-            table(("term", "A", "B", "B - A"), terms, best=len(terms) - 1),
+            _terms(found.next),
             paragraph(memory_difference(found.next)),
         ]
     known = [(one.figure, one.value, one.how) for one in found.known]

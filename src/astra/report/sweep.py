@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from astra.report import drawing, explain
-from astra.report.charts import Curve, Dot, Panel, charts
+from astra.report.charts import ChartCurve, Dot, Panel, charts
 from astra.report.explanation import short_strategy
+from astra.report.layout import Part
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, page, section, table, wide
 from astra.study.records import Sweep, SweepPoint
 from astra.units import parse_count, show_count, show_dollars
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 TITLES: Final = {
     "gpus": "GPUs",
@@ -141,7 +139,7 @@ def _range(point: SweepPoint) -> tuple[float, float]:
     return point.step_s / point.step_s_range.high, point.step_s / point.step_s_range.low
 
 
-def _curves(found: Sweep, places: dict[str, float], marks: dict[str, str], value: Value) -> list[Curve]:
+def _curves(found: Sweep, places: dict[str, float], marks: dict[str, str], value: Value) -> list[ChartCurve]:
     names = list(dict.fromkeys(point.at[found.over[1]] for point in found.points)) if len(found.over) > 1 else [""]
     curves = []
     for name in names:
@@ -153,9 +151,9 @@ def _curves(found: Sweep, places: dict[str, float], marks: dict[str, str], value
         for place, point in enumerate(own):
             middle, low, high = value(point)
             mark = marks.get(short_strategy(point.strategy or ""), "") if point.new_strategy or place == 0 else ""
-            told = f"{found.over[0]} {point.at[found.over[0]]}: {middle:.4g}; {point.strategy}"
-            dots.append(Dot(places[point.at[found.over[0]]], middle, low, high, told, mark))
-        curves.append(Curve(f"{found.over[1]} {name}" if name else found.model, dots))
+            hover = f"{found.over[0]} {point.at[found.over[0]]}: {middle:.4g}; {point.strategy}"
+            dots.append(Dot(places[point.at[found.over[0]]], middle, low, high, hover, mark))
+        curves.append(ChartCurve(f"{found.over[1]} {name}" if name else found.model, dots))
     return curves
 
 
@@ -168,18 +166,23 @@ def _linear(found: Sweep, places: dict[str, float]) -> list[tuple[float, float]]
     return [(x, each * 2**x) for x in steps]
 
 
+def points_table(found: Sweep) -> str:
+    """The points as a table of a page."""
+    priced = any(point.usd_per_billion_tokens is not None for point in found.points)
+    heads = (*found.over, "step time", "tokens/s", "per GPU", "MFU", "GiB", *["$/billion"] * priced, "", "best plan")
+    rows = [_cells(found, point, priced=priced) for point in found.points]
+    return table(heads, rows, left=(len(heads) - 2, len(heads) - 1))
+
+
 def sweep_page(found: Sweep) -> str:
     """The charts, what their numbers mean, and the table, as a page of its own."""
     numbers = strategy_numbers(found)
-    priced = any(point.usd_per_billion_tokens is not None for point in found.points)
-    heads = (*found.over, "step time", "tokens/s", "per GPU", "MFU", "GiB", *["$/billion"] * priced, "", "best plan")
     title = f"{found.model} on {found.gpus}, over {' and '.join(found.over)}"
     named = table(("", "strategy"), [(number, text) for text, number in numbers.items()], left=(0, 1))
-    rows = [_cells(found, point, priced=priced) for point in found.points]
     return page(
         title,
         tag("h1", quoted(title)),
         wide(sweep_svg(found)),
         section("Strategies", named),
-        section("Points", table(heads, rows, left=(len(heads) - 2, len(heads) - 1)), bullets(found.notes, "faint")),
+        section("Points", points_table(found), bullets(found.notes, "faint")),
     )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from astra.answer import Estimate, ModelReport, Plan, PlanSet
 from astra.catalog.runtimes import runtime, runtime_names
-from astra.report import drawing, explain, money, sections, stages
+from astra.report import drawing, explain, money, sections
+from astra.report.layout import Part
 from astra.spec.mixed_text import short_form
 from astra.units import show_count, show_dollars, show_gib, show_seconds
-
-if TYPE_CHECKING:
-    from astra.report.layout import Part
 
 REJECTS_SHOWN: Final = 8  # where there is no plan and nobody asked for all
 ONE_LINE_WIDTH: Final = 120
@@ -79,9 +77,6 @@ MORE: Final = (
 )
 
 
-MORE_OF_ONE: Final = "-v: time and memory by stage, the whole bill, how each term is known."
-
-
 MORE_IN_ALL: Final = "-v: the rest. --report FILE.html: as a page. astra explain PLAN.json: why."
 
 
@@ -132,11 +127,8 @@ def render_estimate(
             parts += drawing.bullets([money.bill_in_short(estimate)])
         parts += sections.where_time_goes(estimate, columns)
         if full:
-            unit = stages.time_unit(estimate)[0]
-            note = f"{unit} of a step on one rank; communication by kind, busy, then what is exposed"
-            parts += [drawing.blank(), drawing.heading("Time per stage", note)]
-            parts.append(stages.time_table(estimate, width=columns))
-            parts += [*sections.memory(estimate, columns), *sections.provenance(estimate)]
+            parts += [*sections.by_stage(estimate, columns), *sections.memory(estimate, columns)]
+            parts += sections.provenance(estimate)
         else:
             parts += drawing.bullets([explain.memory_sentence(estimate)])
         parts += drawing.closing(estimate.warnings, [])
@@ -182,15 +174,7 @@ def _plans_header(planset: PlanSet) -> list[Part]:
     gpus = f"{request.get('gpus', '')}x{request.get('gpu', '')}"
     node = f" ({request['node']})" if request.get("node") else ""
     title = drawing.text((f"{request.get('model', '')} on {gpus}", "bold"), node)
-    work: Mapping[str, Any] = request.get("workload", {})
-    facts = []
-    if "global_batch" in work and "seq" in work:
-        tokens = show_count(work["global_batch"] * work["seq"])
-        facts.append(f"batch {work['global_batch']:,} x {work['seq']:,} tokens = {tokens} per step")
-    facts += [str(work[key]) for key in ("precision", "optimizer", "task") if work.get(key)]
-    facts += [f"{show_count(work['tokens'])} tokens in all"] if work.get("tokens") else []
-    facts += [request["runtime"]] if request.get("runtime") else []
-    lines: list[Part] = [title, drawing.prose((", ".join(facts), "dim"))]
+    lines: list[Part] = [title, drawing.prose((explain.work_words(request), "dim"))]
     if request.get("runtime") in runtime_names() and not runtime(request["runtime"]).exports_to:
         lines.append(drawing.prose((f"astra export writes no files for {request['runtime']}", "dim")))
     lines += drawing.remark(request.get("runtime_because"))

@@ -21,7 +21,6 @@ RIGHT: Final = 18.0
 ROW: Final = 24.0
 CURVE: Final = 20.0  # the memory of a lane, under its row
 GAP: Final = 8.0
-PANEL: Final = 44.0  # a panel's title and axis
 MOST_SPANS: Final = 420  # of one lane, drawn one by one
 WINDOW: Final = 44  # spans of the first lane in a window of a long step
 COLUMNS: Final = 220  # of a long step as a whole
@@ -110,13 +109,13 @@ def _drawn_spans(lane: Lane, window: Window, y: float) -> Iterator[str]:
             continue
         x, end = window.x(span.start_s), window.x(span.end_s)
         name = span.kind.replace(" ", "-") + (" odd" if span.chunk > 0 and span.chunk % 2 else "")
-        told = tag("title", quoted(_told(span)))
-        yield tag("rect", told, x=x, y=y, width=max(end - x - 0.4, 0.4), height=ROW, class_=name)
+        hover = tag("title", quoted(_hover_words(span)))
+        yield tag("rect", hover, x=x, y=y, width=max(end - x - 0.4, 0.4), height=ROW, class_=name)
         if span.microbatch >= 0 and span.kind != "p2p" and end - x > 5 + 6 * len(str(span.microbatch)):
             yield label(span.microbatch, (x + end) / 2, y + 16, class_="small mid on")
 
 
-def _told(span: Span) -> str:
+def _hover_words(span: Span) -> str:
     about = f" of micro-batch {span.microbatch}" if span.microbatch >= 0 else ""
     about += f", chunk {span.chunk}" if span.chunk > 0 else ""
     return f"{MEANING[span.kind]}{about}: {show_seconds(span.end_s - span.start_s)}, from {show_seconds(span.start_s)}"
@@ -134,9 +133,9 @@ def _columns(lane: Lane, window: Window, y: float) -> Iterator[str]:
                 ends = (LEFT + at * wide, LEFT + (at + 1) * wide)
                 tops += [(x, y + ROW * (1 - floor[at] - row[at])) for x in ends]
                 feet += [(x, y + ROW * (1 - floor[at])) for x in ends]
-            told = tag("title", quoted(f"{MEANING[kind]}: {show_seconds(total_s[kind])} of the step"))
+            hover = tag("title", quoted(f"{MEANING[kind]}: {show_seconds(total_s[kind])} of the step"))
             points = " ".join(f"{px:.1f},{py:.1f}" for px, py in [*tops, *reversed(feet)])
-            yield tag("polygon", told, points=points, class_=kind.replace(" ", "-"))
+            yield tag("polygon", hover, points=points, class_=kind.replace(" ", "-"))
         floor = [low + share for low, share in zip(floor, row or [0.0] * COLUMNS, strict=True)]
 
 
@@ -183,9 +182,9 @@ def _memory(lane: Lane, window: Window, y: float) -> Iterator[str]:
     points = [*points, (window.x(window.end_s), _height(before, most, y))]
     points = thinned(points, 4 if window.whole else 1)
     area = [(points[0][0], y + CURVE), *points, (points[-1][0], y + CURVE)]
-    told = tag("title", quoted(f"memory: at most {peak:.1f} GiB allocated, {lane.memory_limit_gib:.1f} allowed"))
+    hover = tag("title", quoted(f"memory: at most {peak:.1f} GiB allocated, {lane.memory_limit_gib:.1f} allowed"))
     drawn = " ".join(f"{px:.1f},{py:.1f}" for px, py in area)
-    yield tag("polygon", told, points=drawn, class_="held")
+    yield tag("polygon", hover, points=drawn, class_="held")
     limit = _height(lane.memory_limit_gib, most, y)
     yield tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=limit, y2=limit, class_="limit", stroke_width=0.7)
     yield label(f"{peak:.0f} of {lane.memory_limit_gib:.0f} GiB", LEFT - 6, y + 14, class_="small end faint")

@@ -9,22 +9,20 @@ from astra.answer import Estimate, Plan, PlanSet
 from astra.answer_money import Choice, RentReport
 from astra.report import explain, money
 from astra.report.bars import memory_bars, time_table
-from astra.report.choices import judged_words, network_words, roles_of, time_of, usd_of, usd_range_of
+from astra.report.choices import judged, judged_words, network_words, roles_of, strategy_words, time_of
 from astra.report.front_svg import front_svg
 from astra.report.markup import quoted, tag
-from astra.report.page import bullets, facts, folded, paragraph, table, wide
-from astra.report.plan_page import bill_parts, figures, gpus_words, ledger_parts, pool_parts, ranking, work_words
-from astra.report.rent_page import spots
-from astra.report.study_text import memory_difference, side_rows, term_rows, verdict
-from astra.spec.mixed_text import on_one_line, short_form
-from astra.study.records import Comparison
+from astra.report.page import bullets, facts, folded, paragraph, wide
+from astra.report.plan_page import bill_parts, figures, gpus_words, ledger_parts, pool_parts, ranking
+from astra.report.rent_page import popular_table, spots
+from astra.spec.mixed_text import short_form
 from astra.units import DAY_S, show_dollars, show_seconds
 
 
 def plan_view(planset: PlanSet) -> str:
     """Plans, the best first."""
     title = f"{planset.request['model']} on {gpus_words(planset)}"
-    head = [tag("h2", quoted(title), id="answer-title"), paragraph(work_words(planset), "faint")]
+    head = [tag("h2", quoted(title), id="answer-title"), paragraph(explain.work_words(planset.request), "faint")]
     if not planset.plans:
         ending = [paragraph("No strategy is legal and fits.", "bad lead"), *ledger_parts(planset)]
         return "".join([*head, *ending, bullets(planset.notes, "faint")])
@@ -36,7 +34,7 @@ def plan_view(planset: PlanSet) -> str:
         [
             *head,
             bullets(explain.headlines(planset)),
-            tag("div", ranking(planset, short=True), class_="ranking"),
+            tag("div", ranking(planset.plans, short=True) if len(planset.plans) > 1 else "", class_="ranking"),
             tag("div", *cards, class_="cards"),
             bullets(near.sentence for near in planset.nearby),
             *pool_parts(planset),
@@ -104,11 +102,6 @@ def rent_view(report: RentReport) -> str:
     """What to rent: the front as a picture whose points lead to the choices below it."""
     title = f"What to rent for {report.request['model']}"
     cards = [_choice_card(choice, place, report.judged_by) for place, choice in enumerate(report.front)]
-    by = report.judged_by
-    rows = [
-        (one.name, time_of(one, by), show_dollars(usd_of(one, by)), money.waste_words(one)) for one in report.popular
-    ]
-    popular = table(("choice", "time", "cost", "wastes"), rows, left=(0, 3)) if rows else ""
     return "".join(
         [
             tag("h2", quoted(title), id="answer-title"),
@@ -118,7 +111,7 @@ def rent_view(report: RentReport) -> str:
             wide(front_svg(spots(report, "#choice-"), title)),
             tag("p", "Point at a choice to see what it is; choose it to read more.", class_="faint", id="pointed"),
             tag("div", *cards, class_="cards"),
-            _part("Common choices", popular),
+            _part("Common choices", popular_table(report)),
             paragraph(money.search_sentence(report), "faint"),
             bullets(report.notes, "faint"),
         ]
@@ -126,11 +119,11 @@ def rent_view(report: RentReport) -> str:
 
 
 def _choice_card(choice: Choice, place: int, by: str) -> str:
-    cost, key, usd = choice.cost, f"choice-{place}", usd_range_of(choice, by)
+    cost, key, usd = choice.cost, f"choice-{place}", judged(choice, by).usd_range
     ideal = f"if nothing fails {show_seconds(cost.days * DAY_S)}" if by == "expected" else ""
     shown = [
         ("time", time_of(choice, by), ideal),
-        ("cost", show_dollars(usd_of(choice, by)), f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"),
+        ("cost", show_dollars(judged(choice, by).usd), f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"),
         ("per GPU and hour", f"${cost.price.usd_per_gpu_h:.2f}", cost.price.market),
         ("network", network_words(choice), "between servers" if choice.nodes > 1 else ""),
         ("MFU", f"{choice.mfu:.1%}", f"{choice.tokens_per_s:,.0f} tokens/s"),
@@ -138,12 +131,11 @@ def _choice_card(choice: Choice, place: int, by: str) -> str:
     ]
     pools = " + ".join(f"{part.gpus}x{part.gpu}@{part.node}" for part in choice.parts)
     roles = tag("span", quoted(roles_of(choice)), class_="rank") if choice.roles else ""
-    strategy = on_one_line(choice.strategy, choice.as_usual)
     return tag(
         "article",
         tag("h3", quoted(choice.name), " ", roles, id=f"{key}-title"),
         facts(shown),
-        tag("p", tag("code", quoted(strategy))),
+        tag("p", tag("code", quoted(strategy_words(choice)))),
         paragraph(choice.evidence, "evidence"),
         bullets(choice.warnings, "warn"),
         tag("div", tag("button", "Plan on these GPUs", type="button", data_do="plan", data_gpus=pools,
@@ -151,24 +143,3 @@ def _choice_card(choice: Choice, place: int, by: str) -> str:
         folded("The price", paragraph(money.price_words(cost.price))),
         class_="card", id=key, aria_labelledby=f"{key}-title", tabindex=-1,
     )  # fmt: skip
-
-
-def comparison_view(found: Comparison) -> str:
-    """Two side by side, and their difference term by term."""
-    one, two = found.first, found.second
-    terms = [(name, f"{a:.4g}", f"{b:.4g}", f"{more:+.4g}") for name, a, b, more in term_rows(found)]
-    a_s, b_s = one.estimate.step_s, two.estimate.step_s
-    terms.append(("step", f"{a_s:.4g}", f"{b_s:.4g}", f"{b_s - a_s:+.4g}"))
-    return "".join(
-        [
-            tag("h2", "A and B side by side", id="compared-title"),
-            paragraph(verdict(found), "lead"),
-            tag("p", "A ", tag("code", quoted(one.estimate.strategy))),
-            tag("p", "B ", tag("code", quoted(two.estimate.strategy))),
-            bullets(found.notes, "warn"),
-            table(("", "A", "B", "B against A"), side_rows(one, two)),
-            tag("h3", "Where the difference is, in seconds"),
-            table(("term", "A", "B", "B - A"), terms, best=len(terms) - 1),
-            paragraph(memory_difference(found)),
-        ]
-    )

@@ -23,17 +23,21 @@ from astra.spec.blocks import MEANINGS, blocks_of
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import AXES, Runtime
-from astra.spec.strategy import METHODS, OVERLAPS, RECOMPUTES, SCHEDULES, Strategy
-from astra.spec.strategy_fields import ACTIVATIONS, CHOICES, MODULES, STRATEGY_FIELDS
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import (
+    ACTIVATIONS,
+    CHOICES,
+    METHODS,
+    MODULES,
+    OVERLAPS,
+    RECOMPUTES,
+    RUNTIME_CHOICES,
+    SCHEDULES,
+    STRATEGY_FIELDS,
+)
 from astra.spec.workload import Workload
 
-_AXES: Final = {
-    "tp": "tensor parallelism", "sp": "sequence parallelism", "pp": "pipeline parallelism",
-    "vp": "interleaved pipeline", "cp": "context parallelism of this kind", "ep": "expert parallelism",
-    "etp": "tensor parallelism inside an expert", "dp": "data parallelism",
-}  # fmt: skip
-_WORDS: Final = ("dispatch", "graphs", "moments", "params", "grads", "attention", "reshard")
-_CHOSEN: Final = tuple(field for field in STRATEGY_FIELDS if field.name in _WORDS)
+_TITLES: Final = {field.name: field.title for field in STRATEGY_FIELDS}
 _REPORTED: Final = 2  # reasons, of many, why a runtime was not taken
 _TASKS: Final = {"pretrain": "pretrain", "finetune": "fine-tune", "lora": "train LoRA adapters"}
 # What may differ between a model and its recipe: labels, what is set beside the recipe, and layers that do not train.
@@ -164,7 +168,7 @@ def _listed(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
     can, who = runtime.can, runtime.name
     for axis in AXES:
         if axis not in can.degrees:
-            yield f"can_{axis}", f"{who} has no {_AXES[axis]}", "sp" if axis == "sp" else f"{axis} > 1"
+            yield f"can_{axis}", f"{who} has no {_TITLES[axis]}", "sp" if axis == "sp" else f"{axis} > 1"
     if not can.uneven:
         yield "uneven", _uneven(runtime), "layers % (pp * vp) != 0"
     lacks = [name for name in SCHEDULES if name not in can.schedules]
@@ -203,12 +207,10 @@ def _words(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
         for name in MODULES:
             if name not in can.modules:
                 yield f"can_recompute_{name}", f"{who} has no recompute of {name}", f"recompute_{name}"
-    for field in _CHOSEN:
-        lacks = [word for word in CHOICES[field.name] if word not in getattr(can, field.name)]
-        for word in lacks:
-            what = f"{field.name}={word}"
-            has = _listing(f"{field.name}={word}" for word in getattr(can, field.name))
-            yield f"can_{field.name}_{word}", f"{who} has no {what}, only {has}", f'{field.name} == "{word}"'
+    for field in RUNTIME_CHOICES:
+        has = _listing(f"{field}={word}" for word in getattr(can, field))
+        for word in (word for word in CHOICES[field] if word not in getattr(can, field)):
+            yield f"can_{field}_{word}", f"{who} has no {field}={word}, only {has}", f'{field} == "{word}"'
     if not can.dispatch_fp8:
         yield "can_dispatch_fp8", f"{who} has no dispatch in fp8", "dispatch_fp8"
     if not can.shard:

@@ -11,13 +11,13 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from astra.columns import INTEGERS, Columns
+from astra.columns import Columns
 from astra.spec.blocks import has_dense
 from astra.spec.cluster import Pool
 from astra.spec.job import fp8_attention
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import FRAMEWORKS
-from astra.spec.strategy_fields import STRATEGY_FIELDS
+from astra.spec.strategy_fields import INTEGERS, STRATEGY_FIELDS
 from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS, Workload
 from astra.units import GIB
 
@@ -168,13 +168,8 @@ class Names(Mapping[str, Any]):
             yield block
 
 
-def names(columns: Columns, facts: Mapping[str, Any]) -> Names:
-    """Join a table and the facts into what rules read."""
-    return Names(columns, facts)
-
-
 def names_of_one(columns: Columns, facts: Mapping[str, Any]) -> Names:
-    """The same of a table of one row: plain numbers are quicker to compare than arrays of one."""
+    """What rules read of a table of one row: plain numbers are quicker to compare than arrays of one."""
     return Names({}, {**facts, **{name: column.item() for name, column in columns.items()}})
 
 

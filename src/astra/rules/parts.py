@@ -14,8 +14,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from astra.columns import FIELDS, INTEGERS
+from astra.columns import FIELDS
 from astra.rules.names import ALIASES, DERIVED, NAMES, Names
+from astra.spec.strategy_fields import INTEGERS
 
 Value = Any  # a column or a scalar
 Run = Callable[[Names, Value], Value]  # names and live rows -> value

@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from astra.columns import CHOICES, FIELDS, INTEGERS, SWITCHES
+from astra.columns import FIELDS
 from astra.errors import InputError, nearest_names
 from astra.spec.record import Spec
-from astra.spec.strategy_fields import LEAST, MODULES, OVERLAPS, STRATEGY_FIELDS
+from astra.spec.strategy_fields import CHOICES, INTEGERS, LEAST, MODULES, OVERLAPS, STRATEGY_FIELDS, SWITCHES
 
 Value = bool | int | str
 T = TypeVar("T")

@@ -10,30 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from astra.columns import Columns
+from astra.files import own_text
 from astra.provenance import Bools, Floats
 from astra.rules.language import Condition, RuleText
-from astra.rules.names import NAMES, Names, facts_of, names, names_of_one, shown
-
-__all__ = [
-    "ADVICE",
-    "NAMES",
-    "RULES",
-    "Names",
-    "Rule",
-    "Verdict",
-    "advice",
-    "check",
-    "facts_of",
-    "names",
-    "rules_markdown",
-    "violations",
-]
+from astra.rules.names import NAMES, Names, names_of_one, shown
 
 _BLOCK_ROWS: Final = 131_072  # columns of a block stay in the processor's cache
 
@@ -63,7 +48,7 @@ def make_rule(name: str, sentence: str, condition: Condition, origin: str = "bui
 def _rules(file: str) -> tuple[Rule, ...]:
     """The rules of a file of ours: as users write them, with the frameworks whose rule it is behind the name."""
     made = {}
-    for line in (Path(__file__).parent / "data" / file).read_text(encoding="utf-8").splitlines():
+    for line in own_text(__file__, file).splitlines():
         if not line or line.startswith("#"):
             continue
         found = _LINE.fullmatch(line)
@@ -105,7 +90,7 @@ def check(
 
     ``weights`` says how many strategies each row stands for (one if not given).
     """
-    table = names(columns, facts)
+    table = Names(columns, facts)
     usable = [rule for rule in (*rules, *user_rules) if rule.needs <= table.known]
     remaining = tuple(rule.name for rule in (*rules, *user_rules) if not rule.needs <= table.known)
     ledger: dict[str, int] = {}
@@ -142,12 +127,6 @@ def violations(
 def advice(columns: Columns, facts: Mapping[str, Any]) -> list[str]:
     """What is legal but unwise in a one-row table."""
     return _broken(columns, facts, ADVICE)
-
-
-def rules_markdown(rules: Sequence[Rule] = RULES) -> str:
-    """The table of rules as in the documentation."""
-    lines = ["| rule | what must hold | refused when |", "|---|---|---|"]
-    return "\n".join([*lines, *(f"| {rule.name} | {rule.sentence} | `{rule.condition}` |" for rule in rules)])
 
 
 def _broken(columns: Columns, facts: Mapping[str, Any], rules: Iterable[Rule]) -> list[str]:

@@ -16,32 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from astra.errors import InputError
-from astra.files import LIMITS, read_text
-from astra.rules.language import MAX_DEPTH, MAX_LENGTH, Condition, RuleText
+from astra.files import read_text
+from astra.rules.language import Condition, RuleText
 from astra.rules.table import RULES, Rule, make_rule
 
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_FILE_BYTES",
-    "MAX_LENGTH",
-    "MAX_RULES",
-    "parse_condition",
-    "parse_rule",
-    "read_rules",
-    "rule_lines",
-    "rules_of",
-]
-
-MAX_FILE_BYTES: Final = LIMITS["rules"].most_bytes
 MAX_RULES: Final = 1_000
 _LABEL: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*:")
 _SENSE: Final = re.compile(r"\s*(refuse|require)\b")
 _BUILT_IN: Final = frozenset(rule.name for rule in RULES)
-
-
-def parse_condition(text: str, where: str = "rule") -> Condition:
-    """A condition as something to call with ``Names``."""
-    return Condition(RuleText(text, where))
 
 
 def parse_rule(text: str, where: str = "rule", line: int = 1) -> Rule:
@@ -59,11 +41,6 @@ def parse_rule(text: str, where: str = "rule", line: int = 1) -> Rule:
         " ".join(condition.comment.split()) or f"your rule {'requires' if required else 'refuses'} {condition.said}"
     )
     return make_rule(name, sentence, condition, origin=f"{where}:{line}")
-
-
-def read_rules(path: str | Path) -> tuple[Rule, ...]:
-    """The rules of a file, in order."""
-    return rules_of(rule_lines(path), str(path))
 
 
 def rule_lines(path: str | Path) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -19,14 +19,6 @@ FORWARD: Final = 0
 BACKWARD: Final = 1  # the whole backward, or its input-gradient half where a schedule splits it
 WEIGHT: Final = 2  # the weight-gradient half
 KINDS: Final = "FBW"
-
-
-class Slot(NamedTuple):
-    """One piece of work of a rank: one chunk for one micro-batch."""
-
-    kind: str  # F, B or W
-    microbatch: int
-    chunk: int
 
 
 def in_a_loop(p: int, v: int) -> Ints:
@@ -93,11 +85,6 @@ class Schedule:
             raise InputError("pipeline", (p, v, m), want="stages, chunks and micro-batches of 1 or more")
         if not bool(np.all(self.legal(np.asarray(p), np.asarray(v), np.asarray(m)))):
             raise InputError(f"schedule {self.name}", f"pp{p} vp{v} and {m} micro-batches", want=self.want)
-
-
-def readable(order: Ints) -> list[Slot]:
-    """An order as named records."""
-    return [Slot(KINDS[kind], microbatch, chunk) for kind, microbatch, chunk in order.tolist()]
 
 
 def one_forward_one_backward(forward: Ints, backward: Ints, warm_up: int) -> Ints:

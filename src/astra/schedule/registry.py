@@ -15,7 +15,7 @@ from astra.errors import UnknownName
 from astra.provenance import Bools, Ints
 from astra.schedule import gpipe, interleaved, one_f_one_b, zbv, zero_bubble
 from astra.schedule.base import Schedule
-from astra.spec.strategy import SCHEDULES as NAMES
+from astra.spec.strategy_fields import SCHEDULES as NAMES
 
 Numbers = npt.ArrayLike  # a column, or one value for every row
 

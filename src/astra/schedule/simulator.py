@@ -49,13 +49,6 @@ class Timeline:
     start_s: Floats
     end_s: Floats  # of the compute; a blocking send follows it
     freed_s: Floats  # end of that send
-    peak_in_flight: Ints  # by rank: (micro-batch, chunk) pairs alive at the worst moment
-    peak_activation_bytes: Floats | None  # by rank: their bytes at the worst moment, if given
-
-    @property
-    def bubble_fraction(self) -> float:
-        """Idle share of all ranks' time."""
-        return float(self.idle_s.sum()) / (self.p * self.total_s) if self.total_s > 0 else 0.0
 
 
 def simulate(
@@ -69,12 +62,11 @@ def simulate(
     weight_s: npt.ArrayLike = 0.0,
     send_s: npt.ArrayLike = 0.0,
     blocking_p2p: bool = False,
-    activation_bytes: npt.ArrayLike | None = None,
 ) -> Timeline:
     """Run one step. Times are per micro-batch and virtual stage (p*v of them, or one for all).
 
     ``weight_s`` counts as part of the backward unless the schedule splits it. ``send_s`` has one entry per hop
-    (p*v - 1, a last entry is ignored). An activation lives from the start of its F to the end of its B, or W.
+    (p*v - 1, a last entry is ignored).
     """
     plan = find(schedule)
     plan.check(p, v, m)
@@ -89,8 +81,6 @@ def simulate(
     total_s = float(freed_s.max())
     busy_s, stood_s = compute_s.sum(axis=1), sending_s.sum(axis=1)
     end_s = freed_s - sending_s
-    chunks = plan.place(p, v).T
-    weights = None if activation_bytes is None else per_stage(p * v, activation_bytes, "activation_bytes")
     return Timeline(
         schedule=plan.name,
         p=p,
@@ -107,14 +97,7 @@ def simulate(
         start_s=end_s - compute_s,
         end_s=end_s,
         freed_s=freed_s,
-        peak_in_flight=_peaks(orders, np.ones((p, v))).astype(np.int64),
-        peak_activation_bytes=None if weights is None else _peaks(orders, weights[chunks]),
     )
-
-
-def _peaks(orders: Ints, weights: Floats) -> Floats:
-    """By rank: the largest sum of weights, [rank, chunk], of activations alive at once."""
-    return np.array([alive(order, own).max() for order, own in zip(orders, weights, strict=True)])
 
 
 def alive(order: Ints, weight_by_chunk: Floats) -> Floats:

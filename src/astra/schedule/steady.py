@@ -173,7 +173,7 @@ def _slots(plan: Schedule, p: int, v: int, m: int, period: int) -> _Slots:
     count = orders.shape[1]
     slots = count // m * period
     last_forward = count - 1 - np.argmax(orders[:, ::-1, 0] == FORWARD, axis=1)
-    last = _closed(np.minimum(last_forward, _alike(orders, plan.orders(p, v, m + period)) - 1), source)
+    last = _closed(np.minimum(last_forward, _common(orders, plan.orders(p, v, m + period)) - 1), source)
     window = last[:, None] - np.arange(slots)
     row = np.arange(p)[:, None]
     if window.min() < slots or not _remembered(source[row, window], last - 2 * slots, count):
@@ -187,7 +187,7 @@ def _slots(plan: Schedule, p: int, v: int, m: int, period: int) -> _Slots:
     return _Slots(m, orders, source, (row * count + window).ravel(), np.array(periods, dtype=np.int64))
 
 
-def _alike(orders: Ints, longer: Ints) -> Ints:
+def _common(orders: Ints, longer: Ints) -> Ints:
     """How many slots of each rank, from the first, are the same in both orders."""
     differ = (orders != longer[:, : orders.shape[1]]).any(axis=2)
     return np.asarray(np.where(differ.any(axis=1), np.argmax(differ, axis=1), orders.shape[1]))

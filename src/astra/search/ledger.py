@@ -9,16 +9,17 @@ import numpy as np
 
 from astra.answer import Estimate, Reject
 from astra.catalog import runtimes
-from astra.columns import CHOICES, code
+from astra.columns import code
 from astra.errors import NoFeasiblePlan
 from astra.layers.kinds import layer_kinds
 from astra.rules.can import rules_of, unable, who_can
+from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
-from astra.rules.table import Rule, facts_of, violations
+from astra.rules.table import Rule, violations
 from astra.search.engine import SearchOutcome
 from astra.search.space import chunk_counts, divisors
 from astra.spec.job import Job
-from astra.spec.strategy import OVERLAPS, SCHEDULES
+from astra.spec.strategy_fields import CHOICES, OVERLAPS, SCHEDULES
 from astra.units import GIB, show_count
 
 

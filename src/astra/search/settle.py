@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import CHOICES, Columns, distinct, unique
+from astra.columns import Columns, distinct, unique
 from astra.cost import step
 from astra.cost.memory import Sharding
 from astra.cost.pipeline import pipelines_s
@@ -23,7 +23,8 @@ from astra.layers.split import even
 from astra.provenance import Bools, Floats, Ints
 from astra.search.words import said
 from astra.spec.job import Job
-from astra.spec.strategy import OVERLAPS, Strategy
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import CHOICES, OVERLAPS
 
 FIRST: Final = 4  # strategies simulated together at first; twice as many each time
 MOST: Final = 512

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from astra.columns import CHOICES, Column, Columns, code, distinct
+from astra.columns import Column, Columns, code, distinct
 from astra.cost.gathered import Layout, Layouts, layout
 from astra.cost.layers import modules_in
 from astra.cost.memory import Sharding
@@ -25,13 +25,13 @@ from astra.layers import split
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.can import able_rules, rules_of
-from astra.rules.names import ALIASES, DERIVED, facts_of, names
+from astra.rules.names import ALIASES, DERIVED, Names, facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, Verdict, check
-from astra.schedule import find
+from astra.schedule.registry import find
 from astra.search.words import hides_experts, module_choices, moment_choices, offload_choices, settled, word_facts
 from astra.spec.job import Job
-from astra.spec.strategy_fields import MODULES, OVERLAPS, SCHEDULES
+from astra.spec.strategy_fields import CHOICES, MODULES, OVERLAPS, SCHEDULES
 
 FLAGS: Final = (*(f"overlap_{name}" for name in OVERLAPS), "flash")
 RECOMPUTE: Final = (
@@ -313,7 +313,7 @@ class Space:
         self, columns: dict[str, Column], below: Floats, more: dict[str, Column], *, times: int
     ) -> tuple[dict[str, Column], Floats, Ints]:
         """Every row with every entry of ``more`` that no rule refuses, and the row each came from."""
-        known = names({**columns, **more}, self.facts).known
+        known = Names({**columns, **more}, self.facts).known
         met = [rule for rule in self.rules if rule.needs <= known]
         self.rules = [rule for rule in self.rules if not rule.needs <= known]
         spoken = spoken_of(met)

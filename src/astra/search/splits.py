@@ -21,7 +21,7 @@ from astra.cost.stage import Gathered, Meshes, parts_of, stage_costs
 from astra.cost.step import evaluate
 from astra.layers.split import even, layer_work
 from astra.rules.table import Rule
-from astra.schedule import find
+from astra.schedule.registry import find
 from astra.search.detail import as_row, layers_of, legality
 from astra.search.engine import Candidate
 from astra.search.space import last_layers

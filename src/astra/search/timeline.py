@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from astra.answer import Estimate, Result, StageEstimate
+from astra.answer import Estimate, PlanSet, Result, StageEstimate
 from astra.cost.pipeline import virtual_stages
 from astra.cost.stage import gather_parts, stage_costs
 from astra.cost.step import states
@@ -25,6 +25,7 @@ from astra.search import detail
 from astra.search.world import World
 from astra.spec.job import Job
 from astra.spec.mixed_text import is_mixed
+from astra.spec.request import read_request
 from astra.spec.strategy import Strategy
 from astra.units import GIB
 
@@ -130,6 +131,16 @@ def timeline_of(world: World, strategy: str) -> StepTimeline:
     from astra.search.fleet.timeline import timeline_of_fleet  # noqa: PLC0415 - one pool does without
 
     return timeline_of_fleet(world, strategy)
+
+
+def first_step(planset: PlanSet) -> StepTimeline | None:
+    """The step of an answer's first plan; None where there is no plan, or one of millions of pieces."""
+    if not planset.plans:
+        return None
+    try:
+        return timeline_of(World.of(read_request("plan", planset.asked)), planset.best.strategy)
+    except InputError:
+        return None
 
 
 def on_one_pool(job: Job, strategy: Strategy) -> StepTimeline:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import zipfile
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from astra import api
 from astra.answer import PlanSet
 from astra.answer_money import RentReport
 from astra.catalog.huggingface import from_config
-from astra.errors import AstraError, InputError, visible
+from astra.errors import AstraError, InputError, visible, within
 from astra.export.making import make, target
 from astra.export.nearest_mixed import nearest_of_file
 from astra.export.quoting import file_name
@@ -24,14 +23,14 @@ from astra.files import parse_json
 from astra.renting.rent import rent
 from astra.report.plan_page import plan_page
 from astra.report.rent_page import rent_page
-from astra.report.study_view import afford_view, explanation_view, sweep_view
+from astra.report.study_view import afford_view, comparison_view, explanation_view, sweep_view
 from astra.report.timeline import timeline_svg
-from astra.report.view import comparison_view, estimate_view, plan_view, rent_view
-from astra.search.timeline import StepTimeline, timeline_of
+from astra.report.view import estimate_view, plan_view, rent_view
+from astra.search.timeline import first_step, timeline_of
 from astra.search.world import World
 from astra.serve.asked import flag_of, one_of, parts_of, request_of, table_of, text_of, whole_of
+from astra.serve.offered import offered
 from astra.serve.pages import OPENED
-from astra.serve.shelf import shelf
 from astra.serve.studies import MOST_PICK, afforded, explanation, picked, swept_over
 from astra.spec.mixed_text import is_mixed
 from astra.spec.request import PlanRequest
@@ -89,20 +88,8 @@ def planned(fields: object) -> PlanSet:
     return _planned(msgspec.json.encode(table_of(fields, "request"), order="deterministic"))
 
 
-def _plan(body: object) -> Document:
-    return json_of(planned(body))
-
-
-def _estimate(body: object) -> Document:
-    return json_of(api.estimate(request_of("estimate", body)))
-
-
 def _rented(fields: object) -> RentReport:
     return rent(request_of("rent", fields))
-
-
-def _rent(body: object) -> Document:
-    return json_of(_rented(body))
 
 
 def _compared(body: object) -> Comparison:
@@ -112,12 +99,10 @@ def _compared(body: object) -> Comparison:
 
 
 def _side(fields: object, name: str) -> Side:
-    try:
+    with within(name):
         request = _on_used(request_of("estimate", table_of(fields, name)))
         tokens = World.of(request).workload.tokens_per_step
         return Side(name=name, estimate=api.estimate(request), tokens_per_step=tokens)
-    except InputError as error:
-        raise InputError(f"{name}: {error.where}", error.got, want=error.want, fix=error.fix) from None
 
 
 def _on_used(request: PlanRequest) -> PlanRequest:
@@ -127,10 +112,6 @@ def _on_used(request: PlanRequest) -> PlanRequest:
         return request
     used = parse_strategy(text, gpus=None).gpus
     return on(request, with_gpus(world.cluster, used)) if used < world.cluster.gpus and "dp" in text else request
-
-
-def _compare(body: object) -> Document:
-    return json_of(_compared(body))
 
 
 def _view(body: object) -> Document:
@@ -161,11 +142,7 @@ def _report(body: object) -> Document:
         page, model = rent_page(report), str(report.request["model"])
     else:
         planset = planned(request)
-        step: StepTimeline | None = None
-        if planset.plans:
-            with contextlib.suppress(InputError):  # a step of millions of pieces is not drawn
-                step = timeline_of(World.of(request_of("plan", planset.asked)), planset.best.strategy)
-        page, model = plan_page(planset, step), str(planset.request["model"])
+        page, model = plan_page(planset, first_step(planset)), str(planset.request["model"])
     return Document(200, HTML, page.encode(), f"{file_name(model)}.html")
 
 
@@ -210,16 +187,11 @@ def _import(body: object) -> Document:
     return json_of({"model": spec, "report": api.describe_model(spec)})
 
 
-def _catalog(body: object) -> Document:
-    del body
-    return json_of(shelf())
-
-
 ANSWERS: Final[dict[str, Callable[[object], Document]]] = {
-    "plan": _plan,
-    "estimate": _estimate,
-    "rent": _rent,
-    "compare": _compare,
+    "plan": lambda body: json_of(planned(body)),
+    "estimate": lambda body: json_of(api.estimate(request_of("estimate", body))),
+    "rent": lambda body: json_of(_rented(body)),
+    "compare": lambda body: json_of(_compared(body)),
     "afford": lambda body: json_of(afforded(body)),
     "sweep": lambda body: json_of(swept_over(body)),
     "explain": lambda body: json_of(_explained(body)),
@@ -228,7 +200,7 @@ ANSWERS: Final[dict[str, Callable[[object], Document]]] = {
     "trace": _trace,
     "export": _export,
     "import": _import,
-    "catalog": _catalog,
+    "catalog": lambda _: json_of(offered()),
 }
 
 
@@ -248,5 +220,5 @@ def answered(kind: str, body: bytes) -> Document:
 
 def warm_up() -> None:
     """Load what the first answer would have to wait for, and have the answer that the page opens with."""
-    shelf()
+    offered()
     plan_view(planned(OPENED))

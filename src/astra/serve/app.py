@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from astra.serve.guard import Guard
-from astra.serve.limits import KIB, USUAL, Limits
+from astra.serve.limits import KIB, USUAL, ServeLimits
 from astra.serve.openapi import description
 from astra.serve.pages import OPENING, PAGES, Page, opened
 from astra.serve.worker import BUG, WorkerDied
@@ -33,7 +33,7 @@ GONE: Final = 499  # nobody reads it
 _JSON: Final = "application/json"
 
 
-def application(limits: Limits = USUAL, names: Collection[str] = ()) -> ASGIApp:
+def application(limits: ServeLimits = USUAL, names: Collection[str] = ()) -> ASGIApp:
     """The server's application; ``names`` are the hosts it is known under besides this machine."""
 
     @asynccontextmanager
@@ -67,7 +67,7 @@ async def _open(app: Starlette, workers: Workers) -> None:
             app.state.opened = opened(found.content)
 
 
-def _post(kind: str, limits: Limits) -> Any:
+def _post(kind: str, limits: ServeLimits) -> Any:
     async def answer(request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
             raise HTTPException(415, "the body must be application/json")
@@ -77,7 +77,7 @@ def _post(kind: str, limits: Limits) -> Any:
     return answer
 
 
-async def _body(request: Request, limits: Limits) -> bytes:
+async def _body(request: Request, limits: ServeLimits) -> bytes:
     """All of the body, if it is not too large and does not take too long."""
     most = limits.body_bytes
 
@@ -99,7 +99,7 @@ async def _body(request: Request, limits: Limits) -> bytes:
         raise HTTPException(GONE, "the client went away") from None
 
 
-async def _work(request: Request, kind: str, body: bytes, limits: Limits) -> Response:
+async def _work(request: Request, kind: str, body: bytes, limits: ServeLimits) -> Response:
     """The answer of a worker; a client that goes away takes its question along."""
     workers: Workers = request.app.state.workers
     work = asyncio.create_task(workers.answer(kind, body, long=is_long(kind, body)))

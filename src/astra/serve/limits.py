@@ -8,7 +8,7 @@ KIB: Final = 1024
 MIB: Final = 1024**2
 
 
-class Limits(NamedTuple):
+class ServeLimits(NamedTuple):
     """How much of everything there may be; tests ask for less."""
 
     workers: int = 2  # searches at the same time
@@ -22,4 +22,4 @@ class Limits(NamedTuple):
     connections: int = 256
 
 
-USUAL: Final = Limits()
+USUAL: Final = ServeLimits()

@@ -11,7 +11,7 @@ from hashlib import sha256
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from astra.serve.limits import Limits
+from astra.serve.limits import ServeLimits
 from astra.serve.worker import Work, Worker, WorkerDied, work
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TooLong(Exception):
 class Workers:
     """The workers, what they have answered, and who waits for them."""
 
-    def __init__(self, limits: Limits, work: Work = work) -> None:
+    def __init__(self, limits: ServeLimits, work: Work = work) -> None:
         self._limits, self._work = limits, work
         self._idle = Idle()
         self._all: set[Worker] = set()
@@ -40,7 +40,7 @@ class Workers:
         self._long = asyncio.Semaphore(max(limits.workers - 1, 1))
         self._threads = ThreadPoolExecutor(4 * limits.workers, "astra-ask")
         self._waiting = 0
-        self._kept = Kept(limits.kept_bytes)
+        self._kept = KeptAnswers(limits.kept_bytes)
         self._ending: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -156,7 +156,7 @@ class Idle:
             raise
 
 
-class Kept:
+class KeptAnswers:
     """The answers given last, as many as there is room for."""
 
     def __init__(self, most_bytes: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from astra.errors import NoFeasiblePlan
-from astra.questions.answering import PLANNED, Line
+from astra.questions.answering import PLANNED, StudyLine
 from astra.questions.engines import Engine
 from astra.questions.question import Question, key_of
 from astra.sharing.declared import Job, SharedPool, Sharing
@@ -40,7 +40,7 @@ class Curves(NamedTuple):
     missing: dict[str, str]  # by job: why the last of its counts has no plan
 
 
-Asked = Callable[[Iterable[Question]], dict[str, Line]]
+Asked = Callable[[Iterable[Question]], dict[str, StudyLine]]
 
 
 class Curve:
@@ -48,7 +48,7 @@ class Curve:
 
     def __init__(self, sharing: Sharing, engine: Callable[[], Engine], told: Callable[[float], None]) -> None:
         self._sharing, self._engine, self._told = sharing, engine, told
-        self._known: dict[str, Line] = {}
+        self._known: dict[str, StudyLine] = {}
 
     def points(self, pools: dict[str, SharedPool]) -> Curves:
         """The points of every job on pools, which may be larger than those that there are."""
@@ -76,7 +76,7 @@ class Curve:
         engine = self._engine()
         with closing(engine):
             for done, given in enumerate(engine.answers(iter(asked.values())), start=1):
-                line = msgspec.json.decode(given.line, type=Line)
+                line = msgspec.json.decode(given.line, type=StudyLine)
                 self._known[line.key] = line
                 self._told(done / len(asked))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from astra.answer import Range, Result
 
@@ -63,6 +63,7 @@ class PoolUse(Result, frozen=True, kw_only=True):
 class FleetReport(Result, frozen=True, kw_only=True):
     """Which GPUs each job gets, and when."""
 
+    drawn_by: ClassVar[str] = "report.shared.render_fleet"
     schema: str = FLEET_SCHEMA
     version: str
     title: str

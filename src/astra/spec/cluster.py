@@ -92,7 +92,7 @@ class Link(Spec, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **rates)
 
 
-class Sweep(Spec, frozen=True, kw_only=True):
+class CollectiveSweep(Spec, frozen=True, kw_only=True):
     """One collective of one kind of group, timed over sizes: ``ranks`` members that are ``stride`` apart."""
 
     op: Name
@@ -121,7 +121,7 @@ class NodeType(Spec, frozen=True, kw_only=True):
     host_memory_bytes: float | None = None
     aliases: tuple[Name, ...] = ()
     default_for: tuple[Name, ...] = ()  # GPU names for which this node is meant when only the GPU is named
-    measured: tuple[Sweep, ...] = ()  # collectives of the user's own machines
+    measured: tuple[CollectiveSweep, ...] = ()  # collectives of the user's own machines
     source: Line
     date: Name
 

@@ -18,16 +18,11 @@ from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
+from astra.spec.layer_lists import pack
 from astra.spec.record import Spec, check
 from astra.spec.shares import check_shares, padding, parts
-from astra.spec.strategy import (
-    MAX_DEGREE,
-    OVERLAPS,
-    RECOMPUTES,
-    Strategy,
-    pack,
-    usual_schedule,
-)
+from astra.spec.strategy import MAX_DEGREE, Strategy, usual_schedule
+from astra.spec.strategy_fields import OVERLAPS, RECOMPUTES
 
 MOST_GROUPS: Final = 16
 MOST_SEGMENTS: Final = 64

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from astra.spec.mixed import Group
 
 WHOLE: Final = 1000  # shares are written as whole numbers, of this where the planner chooses them
-_ALIKE: Final = ("tp", "sp", "zero", "shard", "reshard", "offload", "moments", "params", "grads")
+_EQUAL: Final = ("tp", "sp", "zero", "shard", "reshard", "offload", "moments", "params", "grads")
 
 
 def check_shares(groups: Sequence[Group], shares: Sequence[int]) -> None:
@@ -37,8 +37,8 @@ def check_shares(groups: Sequence[Group], shares: Sequence[int]) -> None:
         inner = group.stages * group.cp * group.vp * max(segment.ep for segment in group.segments)
         check(inner == 1, where, str(group), "groups without pipelines, context or expert parallelism")
     plain = [group.plain for group in groups]
-    alike = {tuple(getattr(one, name) for name in _ALIKE) for one in plain}
-    check(len(alike) == 1, where, [str(one) for one in plain], f"one {', '.join(_ALIKE)} for all groups")
+    found = {tuple(getattr(one, name) for name in _EQUAL) for one in plain}
+    check(len(found) == 1, where, [str(one) for one in plain], f"one {', '.join(_EQUAL)} for all groups")
     counts = {group.microbatches for group in groups}
     check(
         len(counts) == 1, where, sorted(counts), "one number of micro-batches: every one gathers the weights from all"

@@ -27,31 +27,8 @@ from astra.spec.strategy_fields import (
     GPU_DEGREES,
     METHODS,
     MODULES,
-    OFFLOADS,
     OVERLAPS,
-    RECOMPUTES,
-    SCHEDULES,
 )
-
-__all__ = [
-    "DEGREES",
-    "MAX_DEGREE",
-    "MAX_LAYERS",
-    "MAX_STAGES",
-    "METHODS",
-    "OFFLOADS",
-    "OVERLAPS",
-    "RECOMPUTES",
-    "SCHEDULES",
-    "Strategy",
-    "pack",
-    "parse_strategy",
-    "replace",
-    "unpack",
-    "usual_overlap",
-    "usual_schedule",
-    "words_of",
-]
 
 USUAL: Final = ("usual",)  # overlap or modules that were left out
 _KEYS: Final = (

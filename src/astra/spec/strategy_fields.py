@@ -100,3 +100,4 @@ LEAST: Final = {field.name: field.least for field in STRATEGY_FIELDS if field.ki
 GPU_DEGREES: Final = tuple(field.name for field in STRATEGY_FIELDS if field.takes_gpus)
 # Words whose usual value is the runtime's and the GPU's; what a text leaves out of them is filled in by the job.
 RUNTIME_WORDS: Final = ("dispatch", "dispatch_fp8", "graphs", "moments", "params", "grads", "attention", "reshard")
+RUNTIME_CHOICES: Final = tuple(name for name in RUNTIME_WORDS if name in CHOICES)  # each one of what a runtime lists

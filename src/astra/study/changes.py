@@ -76,13 +76,12 @@ def better_gpus(device: Device) -> list[str]:
     """GPUs of the same maker that were measured: with the same peak and more memory, and with the next higher peak."""
 
     def peak(one: Device) -> float:
-        return one.flops_per_s.get("bf16", 0.0)
+        return one.flops_per_s.get("bf16") or one.flops_per_s.get("fp16", 0.0)  # before Ampere there is no bf16
 
-    known = [hardware.device(name) for name in hardware.MEASURED]
+    known = [hardware.device(name) for name in hardware.measured()]
     known = [one for one in known if one.vendor == device.vendor and one.name != device.name]
-    roomier = [
-        one for one in known if abs(peak(one) / peak(device) - 1) < 0.05 and one.memory_bytes > device.memory_bytes
-    ]
+    like = [one for one in known if abs(peak(one) - peak(device)) < 0.05 * peak(device)]
+    roomier = [one for one in like if one.memory_bytes > device.memory_bytes]
     faster = [one for one in known if peak(one) > 1.05 * peak(device) and one.memory_bytes >= device.memory_bytes]
     found = [min(roomier, key=lambda one: one.memory_bytes)] if roomier else []
     found += [min(faster, key=peak)] if faster else []

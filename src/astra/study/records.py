@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from astra.answer import Estimate, Range, Result, Table
 
@@ -45,6 +45,7 @@ class Side(Result, frozen=True, kw_only=True):
 class Comparison(Result, frozen=True, kw_only=True):
     """Two strategies side by side."""
 
+    drawn_by: ClassVar[str] = "report.study_text.render_comparison"
     schema: str = COMPARISON_SCHEMA
     first: Side
     second: Side
@@ -65,6 +66,7 @@ class Known(Result, frozen=True, kw_only=True):
 class Explanation(Result, frozen=True, kw_only=True):
     """Why a plan is as it is."""
 
+    drawn_by: ClassVar[str] = "report.study_text.render_explanation"
     schema: str = EXPLANATION_SCHEMA
     rank: int
     estimate: Estimate
@@ -96,6 +98,8 @@ class SweepPoint(Result, frozen=True, kw_only=True):
 class Sweep(Table, frozen=True, kw_only=True):
     """How the best plan moves with one or two numbers."""
 
+    drawn_by: ClassVar[str] = "report.sweep.render_sweep"
+    shown_by: ClassVar[str] = "report.html.sweep_html"
     schema: str = SWEEP_SCHEMA
     model: str
     gpus: str
@@ -106,13 +110,3 @@ class Sweep(Table, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<Sweep {self.model} on {self.gpus} over {' and '.join(self.over)}: {len(self.points)} points>"
-
-    def _repr_html_(self) -> str:
-        from astra.report.html import sweep_html  # noqa: PLC0415
-
-        return sweep_html(self)
-
-    def __str__(self) -> str:
-        from astra.report.sweep import render_sweep  # noqa: PLC0415
-
-        return render_sweep(self)

@@ -94,7 +94,7 @@ def vary_device(device: Device, text: str, memory_gb: float | None) -> Device:
         varied = replace(varied, power_w=float(limit.group(1)), flops_per_s=peaks)
     if varied is device:
         return device
-    relative = device.name if device.name in hardware.MEASURED else device.relative
+    relative = device.name if device.name in hardware.measured() else device.relative
     name = f"{device.name} ({varied.memory_bytes / GIB:.0f} GiB, {varied.power_w:.0f} W)"
     return replace(varied, name=name, relative=relative, aliases=())
 

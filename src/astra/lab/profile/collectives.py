@@ -1,6 +1,3 @@
-# Torch is imported where it is used: only a measurement may need it.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Measure collectives between GPUs: every process of ``torchrun`` runs this, rank 0 writes the rows.
 
 ``torchrun --nproc-per-node 8 -m astra.lab.profile.collectives --out FILE``. A group is ``ranks`` members that are

@@ -1,6 +1,3 @@
-# Torch and megatron are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Describe the GPU a measurement was made on, and watch its clocks while it works."""
 
 from __future__ import annotations

@@ -1,6 +1,3 @@
-# Torch and megatron are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Measure one row of a profile with torch, eagerly, as a training step would call it."""
 
 from __future__ import annotations

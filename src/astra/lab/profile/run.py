@@ -1,6 +1,3 @@
-# Torch and megatron are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Profile a GPU: how fast it runs the operators of transformer training, as torch calls them.
 
 ``python -m astra.lab.profile.run --quick --out h200.json`` writes one resumable JSON document. See docs/profile.md.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from astra.answer import Result
 from astra.network.curves import wire_factor
@@ -29,6 +29,7 @@ class Speed(Result, frozen=True, kw_only=True):
 class ProfileSummary(Result, frozen=True, kw_only=True):
     """What ``astra profile`` shows at the end."""
 
+    drawn_by: ClassVar[str] = "cli.profile.render"
     schema: str = PROFILE_SCHEMA
     file: str
     gpu: str

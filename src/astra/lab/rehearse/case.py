@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from astra.schedule import find
+from astra.schedule.registry import find
 from astra.spec.model import ModelSpec
 from astra.spec.record import Spec, check
 from astra.spec.strategy import Strategy, replace

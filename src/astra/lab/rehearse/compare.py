@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
@@ -57,6 +57,7 @@ class RehearsedStage(Result, frozen=True, kw_only=True):
 class Rehearsal(Result, frozen=True, kw_only=True):
     """What ``astra rehearse`` found."""
 
+    drawn_by: ClassVar[str] = "cli.rehearse.render"
     schema: str = REHEARSAL_SCHEMA
     version: str
     model: str
@@ -84,7 +85,7 @@ def compare(
     framework: str = "megatron",
 ) -> Rehearsal:
     """The record of a rehearsal of some stages of a plan."""
-    import astra  # noqa: PLC0415
+    import astra
 
     planned = estimate(job, [strategy])[0]
     device, notes = _present(job, gpu, notes)

@@ -1,6 +1,3 @@
-# Torch and megatron are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Megatron-core on a machine without a GPU: what it asks of CUDA is answered by stand-ins.
 
 The process is changed for good, so this is for a child process of its own.

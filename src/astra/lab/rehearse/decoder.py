@@ -1,6 +1,3 @@
-# Torch is imported where it is used: only a measurement may need it.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """The layers of one stage as FSDP2 frameworks write them, after torchtitan 0.3's Llama: tensors are [b, s, h].
 
 Queries, keys and values are three products, a gated layer has two; rotary positions are turned in fp32.
@@ -47,7 +44,7 @@ def rotary_table(case: Case, device: str) -> Any:
 def _attention_class() -> Any:
     import torch
 
-    class Attention(torch.nn.Module):
+    class AttentionModule(torch.nn.Module):
         """Grouped queries, rotated, through torch's fused attention."""
 
         def __init__(self, case: Case) -> None:
@@ -72,7 +69,7 @@ def _attention_class() -> Any:
             q, k, v = (part.transpose(1, 2) for part in (q, k, v))
             return self.wo(layers.attend(self.kernel, q, k, v).transpose(1, 2).flatten(2))
 
-    return Attention
+    return AttentionModule
 
 
 def gated(gate: Any, up: Any) -> Any:
@@ -147,7 +144,7 @@ def _experts_class() -> Any:
 def _block_class() -> Any:
     import torch
 
-    class Block(torch.nn.Module):
+    class BlockModule(torch.nn.Module):
         """Attention and feed-forward, each with a norm before it and the residual around it."""
 
         def __init__(self, case: Case) -> None:
@@ -161,7 +158,7 @@ def _block_class() -> Any:
             x = x + self.attention(self.norm1(x), table)
             return x + self.feed_forward(self.norm2(x))
 
-    return Block
+    return BlockModule
 
 
 @functools.cache

@@ -1,6 +1,3 @@
-# Torch and megatron are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """A network of one: torch's fake process group, with received data that looks like data.
 
 The fake group answers at once and leaves gathered and received buffers as they were. Stale or zero

@@ -1,6 +1,3 @@
-# Torch and megatron are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse the memory of one rank without a GPU: the real framework over tensors that have sizes and no data.
 
 ``python -m astra.lab.rehearse.fake`` reads one JSON list of cases and writes one JSON list of rows. Every tensor

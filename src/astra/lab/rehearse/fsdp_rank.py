@@ -1,6 +1,3 @@
-# Torch is imported where it is used: only a measurement may need it.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse one FSDP2 rank: torch's ``fully_shard`` over a fake world, each layer compiled or not.
 
 ``python -m astra.lab.rehearse.fsdp_rank`` reads one JSON list of cases and writes one JSON list of rows: run on the
@@ -22,7 +19,7 @@ _STD: Final = 0.02
 plain_gated: Final = decoder.gated
 
 
-class Rank(torch_run.TorchRank):
+class FsdpRank(torch_run.TorchRank):
     """A sharded stage with its optimizer, and the micro-batches whose backward is still to come."""
 
     def __init__(self, case: Case, device: str) -> None:
@@ -200,7 +197,7 @@ def world_of(case: Case) -> int:
 
 def main() -> int:
     """Answer the cases on standard input."""
-    return torch_run.answer(Rank, world_of)
+    return torch_run.answer(FsdpRank, world_of)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,3 @@
-# Torch is imported where it is used: only a measurement may need it.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse cases on this machine in a process of their own: on its GPU, or without one by counting tensors."""
 
 from __future__ import annotations

@@ -1,6 +1,3 @@
-# Torch is imported where it is used: only a measurement may need it.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """The layers of one pipeline stage as one tensor-parallel rank holds them, in plain torch. Tensors are [s, b, h]."""
 
 from __future__ import annotations

@@ -1,6 +1,3 @@
-# Torch and megatron are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Run a rehearsed rank through Megatron's own pipeline schedule and read clocks and memory."""
 
 from __future__ import annotations

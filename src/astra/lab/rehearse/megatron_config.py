@@ -1,6 +1,3 @@
-# Torch and megatron are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """A case in megatron-core's words: its configuration, and the layers of a chunk."""
 
 from __future__ import annotations

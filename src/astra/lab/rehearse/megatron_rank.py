@@ -1,6 +1,3 @@
-# Torch and megatron are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Build one rank of a job with megatron-core: its model chunks, data-parallel wrapper and optimizer.
 
 TransformerEngine and Apex are not needed: core attention is torch's SDPA, norms are torch's (their weights
@@ -179,8 +176,8 @@ def _mesh_of(replicas: Any, tensor: Any, **_: Any) -> Any:
     import torch.distributed as dist
 
     here = dist.get_rank()
-    across, beside = (dist.get_process_group_ranks(group) for group in (replicas, tensor))
-    return torch.tensor([[first + second - here for second in beside] for first in across])
+    across, within = (dist.get_process_group_ranks(group) for group in (replicas, tensor))
+    return torch.tensor([[first + second - here for second in within] for first in across])
 
 
 def _optimizer(case: Case, chunks: list[Any]) -> Any:

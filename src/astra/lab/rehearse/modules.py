@@ -1,6 +1,3 @@
-# Torch and megatron are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Layers that stand in for TransformerEngine's inside megatron-core."""
 
 from __future__ import annotations
@@ -45,12 +42,12 @@ def with_torch_parts(layer: Any, core_attention: Any, *, grouped: bool) -> Any:
     from megatron.core.transformer.identity_op import IdentityOp
 
     parts = layer.submodules
-    for holder, name in (
+    for owner, name in (
         (parts, "input_layernorm"), (parts, "pre_mlp_layernorm"), (parts.self_attention.submodules, "q_layernorm"),
         (parts.self_attention.submodules, "k_layernorm"), (parts.self_attention.submodules, "kv_layernorm"),
     ):  # fmt: skip
-        if getattr(holder, name, None) not in (None, IdentityOp):
-            setattr(holder, name, torch_norm)
+        if getattr(owner, name, None) not in (None, IdentityOp):
+            setattr(owner, name, torch_norm)
     if core_attention is not None:
         parts.self_attention.submodules.core_attention = core_attention
     experts: Any = getattr(parts.mlp, "keywords", {}).get("submodules")

@@ -1,6 +1,3 @@
-# Torch is imported where it is used: only a measurement may need it.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse one rank in plain torch: linear shards, SDPA and torch norms, in the stage's own 1F1B order.
 
 ``python -m astra.lab.rehearse.plain_torch`` reads one JSON list of cases and writes one JSON list of rows: run on the

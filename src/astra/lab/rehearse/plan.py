@@ -23,8 +23,8 @@ TRANSFORMERS: Final = "transformers-local"
 _IN_UNITS: Final = ("fsdp2", "transformers", "torchtitan")
 _Breaks = Callable[[ModelSpec, Strategy], bool]
 _WHOLE: Final[tuple[tuple[str, _Breaks], ...]] = (
-    ("ranks of one framework's own models are rehearsed without pipelines (pp)", lambda model, strategy: strategy.pp > 1),
-    ("and for layers of Llama's kind: RMS norms, a gate, rotary positions",
+    ("a framework's own models are rehearsed without pipelines (pp)", lambda model, strategy: strategy.pp > 1),
+    ("a framework's own models are rehearsed where layers are of Llama's kind: RMS norms, a gate, rotary positions",
      lambda model, strategy: model.norm != "rmsnorm" or not model.gated_mlp or bool(model.learned_positions)),
 )  # fmt: skip
 _LACKS: Final[dict[str, tuple[tuple[str, _Breaks], ...]]] = {

@@ -1,6 +1,3 @@
-# Torch and megatron are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse one rank of a large job on one GPU: true peak memory and true compute time, no network.
 
 The real framework (megatron-core) runs on torch's fake process group, so that collectives take no time while

@@ -1,6 +1,3 @@
-# Torch is imported where it is used: only a measurement may need it.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Fused kernels as far as memory goes: what each keeps for backward. No kernel is chosen, nothing is computed."""
 
 from __future__ import annotations

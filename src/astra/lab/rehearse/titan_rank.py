@@ -1,5 +1,4 @@
 # Torch and torchtitan are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse one rank of torchtitan's own models: its layers, tensor parallelism by DTensor, compilation and FSDP2.
 
@@ -32,7 +31,7 @@ _UNUSED: Final = (
 )
 
 
-class Rank(fsdp_rank.Rank):
+class TitanRank(fsdp_rank.FsdpRank):
     """A whole model on the ranks of one tensor-parallel group, sharded over replicas."""
 
     def build(self) -> Any:
@@ -143,7 +142,9 @@ class _Anything(metaclass=_Whatever):
 class _Absent(types.ModuleType):
     """A module that is not imported."""
 
-    __path__: list[str] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # a package
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -188,7 +189,7 @@ def world_of(case: Case) -> int:
 def main() -> int:
     """Answer the cases on standard input."""
     install()
-    return torch_run.answer(Rank, world_of)
+    return torch_run.answer(TitanRank, world_of)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,3 @@
-# Torch is imported where it is used: only a measurement may need it.
-# ruff: noqa: PLC0415
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Take a rank built in torch through its steps: measured on the GPU here, or counted over FakeTensors without one."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
 # Torch and transformers are imported where they are used: only a measurement may need them.
-# ruff: noqa: PLC0415
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse one rank of a Hugging Face model under FSDP2, as Accelerate shards it.
 
@@ -22,7 +21,7 @@ from astra.spec.model import ModelSpec
 _THETA: Final = 500000.0
 
 
-class Rank(fsdp_rank.Rank):
+class TransformersRank(fsdp_rank.FsdpRank):
     """A whole model: Accelerate's FSDP has no pipeline."""
 
     def build(self) -> Any:
@@ -118,7 +117,7 @@ def _attend(query: Any, key: Any, value: Any, **_: Any) -> Any:
 
 def main() -> int:
     """Answer the cases on standard input."""
-    return torch_run.answer(Rank, fsdp_rank.world_of)
+    return torch_run.answer(TransformersRank, fsdp_rank.world_of)
 
 
 if __name__ == "__main__":

@@ -61,8 +61,9 @@ def operators(model: ModelSpec, kind: LayerKind, shard: Shard, *, crosses: bool 
     """Norm, fused projection, rotary, attention, output projection, residual."""
     heads = heads_of(model, shard)
     gates = heads.queries if model.attention_gate else 0.0
-    width = (heads.queries + gates + 2 * heads.keys) * model.head_dim
-    qkv = Gemm("qkv", shard.tokens, width, np.full_like(shard.tokens, model.hidden))
+    every = heads.queries + gates + 2 * heads.keys
+    parts = tuple(each / every for each in (heads.queries + gates, heads.keys, heads.keys))
+    qkv = Gemm("qkv", shard.tokens, every * model.head_dim, np.full_like(shard.tokens, model.hidden), parts=parts)
     gate_bytes = BF16 * shard.tokens * gates * model.head_dim
     # The gate is kept before its sigmoid, and what it multiplies beside the product.
     return around_core(model, kind, shard, heads, [qkv], crosses=crosses, kept_more=2 * gate_bytes)

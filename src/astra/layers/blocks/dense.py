@@ -75,7 +75,7 @@ def feed_forward(
     kept = (BF16 * (gates + activated) + keeps.mlp_bytes) * inner_elements
     return Layer(
         gemms=(
-            Gemm(f"{name}_in", tokens, gates * width, hidden, groups),
+            Gemm(f"{name}_in", tokens, gates * width, hidden, groups, parts=(0.5, 0.5) if model.gated_mlp else ()),
             Gemm(f"{name}_out", tokens, hidden, width, groups),
         ),
         attentions=(),

@@ -33,8 +33,9 @@ from astra.provenance import Floats, Ints, Source
 from astra.rules.can import rules_of, unable
 from astra.rules.names import facts_of
 from astra.rules.table import Rule, violations
-from astra.schedule import find, legal, step_s
+from astra.schedule.registry import find, legal
 from astra.schedule.simulator import StageSeconds
+from astra.schedule.steady import step_s
 from astra.search import detail
 from astra.search.fleet.pools import Fleet, part_of
 from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage

@@ -28,7 +28,7 @@ from astra.search.fleet.pools import Fleet, Limits
 from astra.search.space import divisors
 from astra.spec.job import Job
 from astra.spec.mixed import Group, Segment
-from astra.spec.strategy import RECOMPUTES
+from astra.spec.strategy_fields import RECOMPUTES
 from astra.units import GIB
 
 MOST_CHUNKS: Final = 10

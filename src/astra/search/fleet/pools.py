@@ -22,7 +22,8 @@ from astra.search.words import joint_words
 from astra.spec.cluster import Cluster
 from astra.spec.job import Job
 from astra.spec.mixed import MixedStrategy, pool_word
-from astra.spec.strategy import OVERLAPS, Strategy
+from astra.spec.strategy import Strategy
+from astra.spec.strategy_fields import OVERLAPS
 
 T = TypeVar("T")
 ALWAYS: Final[Mapping[str, bool | int | str]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from astra.answer import Estimate, Plan, PlanSet, Result, StageEstimate
 
@@ -56,17 +56,13 @@ class GroupEstimate(Result, frozen=True, kw_only=True):
 class MixedEstimate(Estimate, frozen=True, kw_only=True):
     """How fast a strategy over several pools runs, and whether it fits."""
 
+    drawn_by: ClassVar[str] = "report.mixed.render_estimate"
     groups: list[GroupEstimate]
     used: dict[str, int]  # GPUs by pool
     idle: dict[str, int]
     precision: dict[str, str]  # by pool: a GPU without fp8 computes in bf16
     runs_on: list[str]  # runtimes that can execute it as it is
     needs: dict[str, str]  # other runtimes: what they lack
-
-    def __str__(self) -> str:
-        from astra.report.mixed import render_estimate  # noqa: PLC0415
-
-        return render_estimate(self)
 
 
 class Alternative(Result, frozen=True, kw_only=True):
@@ -124,6 +120,7 @@ class LocalSteps(Result, frozen=True, kw_only=True):
 class MixedPlanSet(PlanSet, frozen=True, kw_only=True):
     """The ranked answer for several pools."""
 
+    drawn_by: ClassVar[str] = "report.mixed.render_mixed"
     alone: list[Alternative]
     without: list[Alternative]
     marginal: list[Marginal]
@@ -133,11 +130,6 @@ class MixedPlanSet(PlanSet, frozen=True, kw_only=True):
     lines: tuple[LineRemark, ...] = ()  # between sites
     by_runtime: tuple[RuntimePlan, ...] = ()  # where that was asked
     local_steps: LocalSteps | None = None  # offered where they would be faster, or as they were asked for
-
-    def __str__(self) -> str:
-        from astra.report.mixed import render_mixed  # noqa: PLC0415
-
-        return render_mixed(self)
 
 
 def penalty(workers: int) -> str:

@@ -36,7 +36,7 @@ from astra.search.fleet.frames import (
 )
 from astra.search.fleet.pools import Fleet, Limits
 from astra.spec.cluster import Cluster
-from astra.spec.strategy import RECOMPUTES
+from astra.spec.strategy_fields import RECOMPUTES
 
 FRAME: Final = 40.0  # effort of opening one
 CELLS: Final = 1000.0  # of the tables of what follows a pipeline, in a unit of effort

@@ -19,7 +19,7 @@ async function checked(response) {
   throw new Refusal(said, response.status);
 }
 
-export async function shelf() {
+export async function offered() {
   return (await checked(await fetch("/api/catalog"))).json();
 }
 

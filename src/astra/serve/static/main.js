@@ -244,7 +244,7 @@ function brought() {
 
 async function begin() {
   try {
-    const known = await shelf();
+    const known = await offered();
     form = new Form(place("form"), known, changed);
     place("target").append(...known.targets.map((one) => new Option(one.name, one.name)));
     listen();

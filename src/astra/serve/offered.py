@@ -20,7 +20,7 @@ from astra.spec.request import FIELDS, RANKS
 
 
 @lru_cache(maxsize=1)
-def shelf() -> dict[str, Any]:
+def offered() -> dict[str, Any]:
     """Models, GPUs, nodes with their links, runtimes, targets, and the words of every field that has a few."""
     words = {name: list(field.kind.words) for name, field in FIELDS.items() if field.kind.words}
     return {

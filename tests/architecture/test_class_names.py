@@ -1,0 +1,23 @@
+"""One name, one meaning: no two modules have a class of the same name."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import astra
+
+SOURCE = Path(astra.__file__).parent
+# Still two: each is to be renamed by whoever changes one of its modules next, and leaves this list.
+TWO = {"Answer", "Axis", "Choice", "Found", "Held", "Job", "Point", "Problem", "Run", "Sharing", "Way"}
+
+
+def test_public_classes_have_names_of_their_own() -> None:
+    homes: dict[str, set[str]] = defaultdict(set)
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].add(str(path.relative_to(SOURCE)))
+    assert len(homes) > 300
+    assert {name for name, modules in homes.items() if len(modules) > 1} == TWO
