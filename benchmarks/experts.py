@@ -3,7 +3,8 @@
 ``python benchmarks/experts.py [--save] [--only TEXT]``. Each recipe of ``benchmarks/recipes.csv`` is estimated as its
 own words say, and a plan is searched for the same model, GPUs, batch and precision, ranked by the upper end of its
 interval. Both may use all of the memory, as recipes do. The ratio says what the planner believes it can gain over an
-expert's plan; what the plan does differently stands beside it, with the published runs of its kind. Nobody ran both.
+expert's plan; what the plan does differently stands beside it, each word with the published runs and NVIDIA's other
+recipes that have it (with experts or without, in as many bits, on that generation of GPUs). Nobody ran both.
 """
 
 from __future__ import annotations
@@ -13,19 +14,30 @@ import csv
 import datetime
 import json
 import statistics
+from collections import Counter
+from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import astra
+from astra.catalog.hardware import device
+from astra.catalog.models import model
 from astra.errors import AstraError
-from astra.spec.strategy import parse_strategy
+from astra.evidence.kinds import bits_of
+from astra.search.world import World
+from astra.spec.strategy import Strategy, parse_strategy
+from astra.validate.runs import Run
+from astra.validate.table import published
 
 RECIPES = Path(__file__).parent / "recipes.csv"
 REASONS = Path(__file__).parent / "reasons.csv"
 RUNTIME = "megatron-bridge"
 COMPARED = ("tp", "pp", "vp", "cp", "ep", "etp", "mbs", "zero", "recompute", "modules", "offload", "offload_layers",
             "dispatch", "graphs", "overlap", "schedule")  # fmt: skip
+UNKNOWN = ("VR200", "R100")  # GPUs that the catalog does not have (reasons.csv)
+NOTICED = 1.05  # gains below that are within the error of any prediction
 
 
 def recipes() -> list[dict[str, str]]:
@@ -38,6 +50,52 @@ def reason_for(recipe: str) -> str:
     """Why a recipe is left out or does not fit, as written down; empty if nobody has."""
     rows = csv.DictReader(REASONS.read_text(encoding="utf-8").splitlines())
     return next((row["why"] for row in rows if fnmatch(recipe, row["recipes"])), "")
+
+
+Words = Counter[tuple[bool, str, str, str]]  # experts, bits, generation, word
+
+
+def words_of(strategy: Strategy) -> Iterator[str]:
+    """What a strategy does, a word for each thing; of what is hidden one for each kind of traffic."""
+    for name in COMPARED:
+        value = getattr(strategy, name)
+        if name == "overlap":
+            yield from (f"overlap={each}" for each in value)
+        else:
+            yield f"{name}={','.join(value)}" if isinstance(value, tuple) else f"{name}={value}"
+
+
+@cache
+def in_runs() -> Words:
+    """How many published runs of Megatron's family have each word."""
+    found: Words = Counter()
+    for run in (row for row in published() if isinstance(row, Run)):
+        world = World.of(run.request)
+        if world.runtime.framework == "megatron" and run.measured.step_s is not None and not world.several:
+            sort = world.model.moe is not None, bits_of(world.workload.precision), world.job.pool.device.generation
+            found.update((*sort, word) for word in words_of(run.strategy))
+    return found
+
+
+@cache
+def in_recipes() -> Words:
+    """How many recipes have each word."""
+    found: Words = Counter()
+    for recipe in recipes():
+        if recipe["gpu"] not in UNKNOWN:
+            found.update((*sort_of(recipe), word) for word in words_of(parse_strategy(recipe["strategy"])))
+    return found
+
+
+def sort_of(recipe: dict[str, str]) -> tuple[bool, str, str]:
+    """Which runs and recipes are like one."""
+    return model(recipe["model"]).moe is not None, bits_of(recipe["precision"]), device(recipe["gpu"]).generation
+
+
+def rests_on(recipe: dict[str, str], theirs: Strategy, ours: Strategy) -> dict[str, tuple[int, int]]:
+    """What a plan does and the recipe does not: published runs and other recipes with each word."""
+    new, sort = [word for word in words_of(ours) if word not in {*words_of(theirs)}], sort_of(recipe)
+    return {word: (in_runs()[(*sort, word)], in_recipes()[(*sort, word)]) for word in new}
 
 
 def compare(recipe: dict[str, str]) -> dict[str, Any]:
@@ -56,12 +114,15 @@ def compare(recipe: dict[str, str]) -> dict[str, Any]:
     theirs, ours = parse_strategy(own.strategy), parse_strategy(best.strategy)
     changed = [f"{name} {getattr(theirs, name)} -> {getattr(ours, name)}" for name in COMPARED
                if getattr(theirs, name) != getattr(ours, name)]  # fmt: skip
+    new = rests_on(recipe, theirs, ours)
     why = "" if own.fits and own.legal else reason_for(recipe["recipe"])
     return told | {
         "why": why, "legal": own.legal, "violations": own.violations, "fits": own.fits, "recipe_s": own.step_s,
         "recipe_peak_gib": own.peak_reserved_gib, "usable_gib": own.memory_usable_gib, "plan": best.strategy,
         "plan_s": best.step_s, "plan_upper_s": best.step_s_range.high, "recipe_upper_s": own.step_s_range.high,
         "ratio": own.step_s / best.step_s, "changed": changed, "evidence": best.evidence, "warnings": best.warnings,
+        "rests_on": {word: {"runs": runs, "recipes": others} for word, (runs, others) in new.items()},
+        "nobody": [word for word, counts in new.items() if not any(counts)],
     }  # fmt: skip
 
 
@@ -78,6 +139,8 @@ def show(row: dict[str, Any]) -> None:
         f"{row['recipe']}: {row['recipe_s']:.3f} s, plan {row['plan_s']:.3f} s, {row['ratio']:.3f} {legal}{room}{why}"
     )
     print(f"    {'; '.join(row['changed'])} [{row['evidence']}]")
+    words = (f"{word} {each['runs']}+{each['recipes']}" for word, each in row["rests_on"].items())
+    print(f"    runs + recipes with what is new: {', '.join(words) or 'nothing is'}")
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
@@ -87,13 +150,17 @@ def summary(rows: list[dict[str, Any]]) -> str:
     ratios = [row["ratio"] for row in fitting]
     unexplained = sum(not (row.get("fits") and row.get("legal")) and not row["why"] for row in rows)
     better = sum(row["plan_upper_s"] <= row["recipe_upper_s"] * (1 + 1e-9) for row in fitting)
+    daring = [row for row in fitting if row["nobody"] and row["ratio"] > NOTICED]
+    counted = Counter(word for row in daring for word in row["nobody"]).most_common()
+    words = ", ".join(f"{word} ({times})" for word, times in counted)
     return (
         f"{len(rows)} recipes: {len(rows) - len(costed)} left out, "
         f"{sum(not row['legal'] for row in costed)} not legal, "
         f"{sum(not row['fits'] for row in costed)} do not fit, {unexplained} of all these without a written reason. "
         f"Of the {len(fitting)} others the plan's upper end is no "
         f"worse in {better}; it is predicted {statistics.median(ratios):.3f} times as fast in the median, "
-        f"{min(ratios):.2f} to {max(ratios):.2f}"
+        f"{min(ratios):.2f} to {max(ratios):.2f}. {len(daring)} plans that are more than {NOTICED - 1:.0%} faster have "
+        f"a word that no such run and no such recipe has: {words or 'none'}"
     )
 
 

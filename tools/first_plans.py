@@ -41,7 +41,8 @@ CASES: Final = (
         "DeepSeek-V3 technical report (arXiv 2412.19437), sections 3.2 and 3.3: PP16, EP64 over 8 nodes, ZeRO-1, no TP",
         "ZeRO-1, experts over nodes and exchanges behind another micro-batch, as the authors have them. They run "
         "DualPipe in 16 stages; Megatron hides exchanges in interleaved pipelines only, so that fewer stages of more "
-        "chunks stand in for it, with tp 2 to make room.",
+        "chunks stand in for it, with tp 2 to make room. Besides the authors one published run hides exchanges between "
+        "nodes: hence the interval.",
     ),
     Case(
         "deepseek-v3", "256xGB200", 4096, 4096, "mxfp8", "megatron-bridge",
@@ -55,9 +56,10 @@ CASES: Final = (
         "qwen3-235b-a22b", "256xH100", 8192, 4096, "bf16", "megatron-bridge",
         "tp2 pp8 vp4 ep32 mbs1 sp zero1 recompute=none dispatch=alltoall overlap=grad,param,p2p,ep",
         f"{BRIDGE}: qwen3_235b_a22b_pretrain_256gpu_h100_bf16",
-        "NVIDIA's degrees but for experts over two nodes instead of four and HybridEP, which sends a token once to a "
-        "node. Both hide the all-to-all behind another micro-batch, of which Hopper has few published runs: the "
-        "interval is wide, and without it (--forbid overlap=ep) the experts would stay inside a node.",
+        "Experts over two nodes instead of four, and HybridEP, which sends a token once to a node, as NVIDIA's newer "
+        "recipes for H100 have it (DeepSeek-V3, Qwen3-30B). Half the stages fit with two kinds of modules recomputed "
+        "and without graphs of layers, which recipes for H100 do without. Both hide exchanges between nodes behind "
+        "another micro-batch, as one published run does: the interval is wide; --forbid overlap=ep plans without it.",
     ),
     Case(
         "qwen3-235b-a22b", "256xB200", 8192, 4096, "mxfp8", "megatron-bridge",
@@ -65,8 +67,9 @@ CASES: Final = (
         f"{BRIDGE}: qwen3_235b_a22b_pretrain_256gpu_b200_fp8mx",
         "The same expert group inside a node. The recipe keeps the plain all-to-all and no graphs on this GPU; the "
         "plan takes what NVIDIA's recipes of other models take there (HybridEP, whole graphs, hidden exchanges), and "
-        "an interleaved pipeline, which hiding needs. Launch it with the recipe's words at hand: nobody has published "
-        "this model with them.",
+        "an interleaved pipeline, which hiding needs. Larger micro-batches, with tp 2 and two kinds of modules "
+        "recomputed to make room, feed the grouped products of 128 experts. Launch it with the recipe's words at hand: "
+        "nobody has published this model with them.",
     ),
     Case(
         "mixtral-8x7b", "64xH100", 256, 4096, "bf16", "megatron",
@@ -80,8 +83,8 @@ CASES: Final = (
         "tp4 pp4 vp5 cp2 mbs1 sp zero1 recompute=none graphs=none overlap=grad,param,tp,p2p",
         f"{BRIDGE}: llama3_70b_pretrain_64gpu_h100_bf16",
         "The same tensor and context groups. More replicas of fewer stages share optimizer states among more ranks, "
-        "which pays for the layers; the bubble is smaller. Single layers for chunks are what keeps 8% of the memory "
-        "free: ten or five layers a chunk are as fast and take a GiB or two more (`--headroom 0`).",
+        "which pays for the layers; the bubble is smaller. No graphs, as in the recipe: their inputs would take the "
+        "room. Even chunks of four or five layers (vp10, vp8) fit too and are as good a choice.",
     ),
     Case(
         "llama-3-70b", "512xH100", 2048, 8192, "bf16", "megatron-bridge",

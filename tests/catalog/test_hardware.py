@@ -39,7 +39,7 @@ class TestDeviceContract:
         assert 0.49 <= ratio <= 1
 
     def test_quantities_are_physical(self, gpu: Device) -> None:
-        assert 10 * GIB <= gpu.memory_bytes <= 288 * GIB
+        assert 7 * GIB <= gpu.memory_bytes <= 288 * GIB
         assert 0.25e12 <= gpu.memory_bytes_per_s <= 8e12
         assert 15e9 <= gpu.host_bytes_per_s <= 450e9
         assert 60 <= gpu.power_w <= 1400
@@ -155,6 +155,7 @@ DATA_SHEETS = {
     "MI325X": (1307, 6000, 1000),
     "MI350X": (2306.9, 8000, 1000),
     "MI355X": (2516, 8000, 1400),
+    "RTX2080": (40.3, 448, 215),
     "RTX2080Ti": (53.8, 616, 250),
     "TitanRTX": (130.5, 672, 280),
     "RTX3080Ti": (68, 912, 350),

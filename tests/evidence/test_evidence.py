@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import astra
 from astra.api import make_job
 from astra.columns import from_strategy
-from astra.evidence.bars import WIDE, Doubt, bar_of, log_bars
+from astra.evidence.bars import APART, WIDE, Doubt, bar_of, log_bars
 from astra.evidence.coverage import unseen
-from astra.evidence.kinds import WORDS, Kind, kind_of, runs
+from astra.evidence.kinds import SHARED, WORDS, Kind, kind_of, runs, shape_of
 from astra.evidence.sentence import of_kind, sentence, unpublished
 from astra.spec.job import Job
 from astra.spec.strategy import parse_strategy
@@ -64,9 +64,31 @@ def test_much_evidence_makes_a_short_bar_and_none_a_wide_one() -> None:
 
 
 def test_a_bar_is_never_wider_than_what_is_believed_without_runs_like_it() -> None:
-    words: dict[str, Any] = dict.fromkeys(WORDS, "?")
+    words: dict[str, Any] = {name: "?" for name in WORDS if name not in (*SHARED, "model")}
     strange = kind(TRODDEN)._replace(**words)
     assert bar_of(strange) == pytest.approx(math.log(WIDE), rel=0.1)
+
+
+def test_what_such_runs_have_been_published_without_is_doubted_besides() -> None:
+    """Of all strategies alike, so that their order stays; and where it was published so sharded, of none."""
+    asked = job(model="gpt-oss-20b", gpus="64xB200", precision="nvfp4")
+    for text in ("tp1 ep8 dp64", "tp1 pp2 vp6 ep8 dp32", "tp1 ep8 dp64 zero3"):
+        own = kind_of(asked, asked.strategy(text))
+        assert runs().elsewhere(own) == ["precision"]
+        assert bar_of(own) == pytest.approx(math.hypot(math.log(APART), bar_of(own._replace(precision="8"))), rel=0.1)
+        assert bar_of(own) >= math.log(1.5)
+    dense = job(model="llama-3-70b", gpus="64xGB200", precision="nvfp4")
+    assert bar_of(kind_of(dense, dense.strategy("tp2 pp4 vp5 dp8 sp zero1"))) < math.log(1.2)
+    sharded = kind_of(dense, dense.strategy("dp64 zero3"))
+    assert bar_of(sharded) >= math.log(1.5)
+    assert sentence(sharded, shape_of(dense.model)).endswith("none in 4 bits")
+
+
+def test_experts_beyond_the_fastest_links_are_another_kind() -> None:
+    asked = job(model="deepseek-v3", gpus="256xGB300", precision="mxfp8")
+    inside, beyond = (kind_of(asked, asked.strategy(f"pp2 vp8 ep{ep} dp128")) for ep in (64, 128))
+    assert (inside.reach, beyond.reach) == ("inside", "beyond")
+    assert bar_of(beyond) > bar_of(inside)
 
 
 def test_splitting_the_context_makes_nothing_surer() -> None:

@@ -103,3 +103,30 @@ def test_megatron_shards_more_with_each_stage_and_knows_latent_attention() -> No
     assert whole["static_bytes"] - moments["static_bytes"] == pytest.approx(4 * PARAMETERS / RANKS, rel=0.02)
     # Without the optimizer's 12 bytes over its replicas (4, or 2 of an expert): weights, gradients, the gather buffer.
     assert 6 <= latent["static_bytes"] / latent["params"] < 6.3
+
+
+@pytest.mark.exhaustive
+def test_transformers_keeps_norms_in_fp32_and_pads_few_experts() -> None:
+    """Against layers with torch's norms, and against experts that all ranks have one of."""
+    wide = replace(DENSE, name="toy-wide", hidden=2048, head_dim=256)
+    deep, few = replace(wide, layers=6), replace(DENSE, name="toy-experts", moe=MoE(experts=4, topk=2, ffn=2048))
+    plain = counted(
+        python("torch", "torch"),
+        "fsdp_rank",
+        [case("dp8 zero3", each, framework="fsdp2", microbatches=1) for each in (wide, deep)],
+    )
+    theirs = counted(
+        python("bridge", "torch", "transformers"),
+        "transformers_rank",
+        [
+            case(f"dp{ranks} zero3", each, framework="transformers", microbatches=1)
+            for ranks, each in ((8, wide), (8, deep), (4, few), (8, few))
+        ],
+    )
+    assert [row["params"] for row in theirs[:2]] == [row["params"] for row in plain]
+    # What four layers more keep: each of eight norms its input in fp32, and what comes out before the weight.
+    more = [(rows[1]["peak_allocated_bytes"] - rows[0]["peak_allocated_bytes"]) for rows in (theirs, plain)]
+    assert more[0] - more[1] == pytest.approx(8 * 4 * TOKENS * 2048, rel=0.1)
+    # Twice as many ranks, half of them without an expert: as many are gathered again, of one layer and the next.
+    even, padded = (row["peak_allocated_bytes"] for row in theirs[2:])
+    assert padded - even == pytest.approx(2 * 2 * 4 * 3 * 256 * 2048, rel=0.35)

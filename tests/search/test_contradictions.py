@@ -20,6 +20,10 @@ CASES = [
     (MOE, "dp64 ep8 mbs4 overlap=grad,param,ep", "hiding expert exchanges needs ep above 1 and a second micro-batch"),
     (MOE, "pp4 dp16 ep8 overlap=grad,param,ep", "Megatron hides expert exchanges without a pipeline or in an inter"),
     (DENSE, "pp4 dp4 offload=activations:9", "a stage has fewer layers than are offloaded"),
+    (DENSE, "pp4 dp4 offload=activations:2", "Megatron offloads activations without a pipeline"),
+    (DENSE, "dp16 offload=activations:2 recompute=selective:mlp", "Megatron offloads activations without recompute"),
+    (DENSE, "dp16 offload=activations:2 graphs=partial", "Megatron does not capture layers whose activations are offl"),
+    (DENSE, "dp16 offload=activations:32", "Megatron offloads activations of some layers, not of all"),
     (DENSE | {"runtime": "deepspeed"}, "dp16 offload=activations:2", "deepspeed has no activation offload"),
     (DENSE, "dp16 shard6", "shard must divide dp"),
     (DENSE | {"runtime": "deepspeed"}, "dp16 shard8", "deepspeed has no sharding inside groups of replicas"),
@@ -68,7 +72,9 @@ def test_bad_words_are_answered_with_what_is_known(asked: dict[str, Any], where:
 @pytest.mark.parametrize(
     ("more", "kind", "what"),
     [
-        ({"runtime": "torchtitan", "fix": "graphs=full"}, InputError, "graphs=none"),
+        ({"runtime": "torchtitan", "fix": "graphs=full"}, InputError, "got 'full'.*graphs=none"),
+        ({"fix": ["overlap=ep"]}, InputError, "a model with experts"),
+        ({"fix": ["modules=moe_act"]}, InputError, "modules that llama-3-8b has"),
         ({"fix": ["dispatch=deepep"]}, InputError, "a model with experts"),
         ({"runtime": "deepspeed", "fix": "offload_layers=2"}, InputError, "deepspeed has no activation offload"),
         ({"runtime": "nanotron", "fix": "shard=8"}, NoFeasiblePlan, "."),
@@ -122,3 +128,24 @@ def test_a_contradiction_is_named(model: str, fix: str, sentence: str) -> None:
         astra.plan(model, gpus="64xH100", batch=256, seq=4096, fix=fix.split())
     assert sentence in str(caught.value)
     assert "Drop one of --fix" in str(caught.value)
+
+
+def test_sets_are_told_as_they_were_typed() -> None:
+    found = astra.plan(**DENSE, fix=["overlap=grad,param", "modules=mlp", "recompute=selective"], top=1)
+    assert found.request["restrictions"] == ["recompute is selective", "overlap is grad,param", "modules is mlp"]
+
+
+@pytest.mark.parametrize(
+    ("more", "note"),
+    [
+        ({"imbalance": 1.3}, "--imbalance changes nothing: llama-3-8b has no experts"),
+        ({"lora_rank": 8}, "--lora-rank and --lora-targets change nothing: the task is pretrain, not lora"),
+        (
+            {"batch": 4_000_000},
+            "--batch 4,000,000 is in samples, 16.38B tokens a step: tokens are written as --batch 4Mtok",
+        ),
+    ],
+)
+def test_what_changes_nothing_is_said(more: dict[str, Any], note: str) -> None:
+    assert note in astra.plan(**(DENSE | more), top=1).notes
+    assert note not in astra.plan(**DENSE, top=1).notes

@@ -265,5 +265,5 @@ def test_training_in_fp32_is_slower_and_larger() -> None:
 
 
 def test_a_switch_that_the_runtime_does_not_have() -> None:
-    with pytest.raises(NoFeasiblePlan, match="flash is off, and here flash can be True"):
+    with pytest.raises(NoFeasiblePlan, match="flash is off, and here flash can be on"):
         plan("llama-3-8b", "8xH100", runtime="deepspeed", fix=["flash=off"])

@@ -9,7 +9,9 @@ from astra.catalog.hardware import device
 from astra.catalog.models import model
 from astra.catalog.runtimes import runtime, runtime_names
 from astra.errors import InputError, nearest_names
+from astra.rules.restrictions import parse_restrictions
 from astra.spec.request import FIELDS
+from astra.spec.strategy import parse_strategy
 from astra.spec.synonyms import _BY_WORD, _NEAR, _SAME
 
 
@@ -25,6 +27,8 @@ from astra.spec.synonyms import _BY_WORD, _NEAR, _SAME
         ("precision", "bfloat16", "bf16"),
         ("precision", "BF16", "bf16"),
         ("counts", "at_most", "at-most"),
+        ("lora_targets", "q_proj,k_proj,v_proj", "qkv"),
+        ("lora_targets", "all-linear", "all"),
     ],
 )
 def test_words_that_mean_the_same_are_understood(field: str, typed: str, meant: str) -> None:
@@ -38,6 +42,7 @@ def test_words_that_mean_the_same_are_understood(field: str, typed: str, meant: 
         ("optimizer", "muon", "adam"),
         ("task", "qlora", "lora"),
         ("task", "GRPO", "finetune"),
+        ("lora_targets", "q_proj,v_proj", "qkv"),
     ],
 )
 def test_words_that_mean_nearly_the_same_are_answered_in_a_sentence(field: str, typed: str, nearest: str) -> None:
@@ -47,8 +52,33 @@ def test_words_that_mean_nearly_the_same_are_answered_in_a_sentence(field: str, 
     assert caught.value.got == typed
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("fsdp", "zero=3"),
+        ("zero3", "zero=3"),
+        ("tp8", "tp=8"),
+        ("tensor_parallel=8", "tp"),
+        ("microbatch-size=2", "mbs"),
+    ],
+)
+def test_fields_have_the_names_of_frameworks(typed: str, said: str) -> None:
+    with pytest.raises(InputError, match=f"Did you mean --fix {said}\\?"):
+        parse_restrictions(fix=[typed])
+
+
+@pytest.mark.parametrize("text", ["TP=8, PP=4, DP=2", "tp8,pp4,dp2", "tp8 pp4 dp2"])
+def test_words_of_a_strategy_may_have_commas_between_them(text: str) -> None:
+    assert parse_strategy(text) == parse_strategy("tp8 pp4 dp2 mbs1")
+
+
+def test_a_word_of_another_framework_is_answered_with_ours() -> None:
+    with pytest.raises(InputError, match="Did you mean zero3"):
+        parse_strategy("tp8 fsdp")
+
+
 def test_no_word_means_two_things() -> None:
-    words = {word for name in ("optimizer", "task", "precision") for word in FIELDS[name].kind.words}
+    words = {word for name in ("optimizer", "task", "precision", "lora_targets") for word in FIELDS[name].kind.words}
     assert set(_SAME) <= words
     assert {nearest for nearest, _ in _NEAR.values()} <= words
     assert not set(_BY_WORD) & (set(_NEAR) | words)

@@ -24,17 +24,18 @@ from typing import Final
 import numpy as np
 
 from astra.columns import Column, code, unique
-from astra.evidence.kinds import KEYS, NUMBERS, STRUCTURE, TOKENS, WORDS, Kind, keys_of, kind_at, runs
+from astra.evidence.kinds import KEYS, NUMBERS, SHARED, STRUCTURE, TOKENS, WORDS, Kind, keys_of, kind_at, runs
 from astra.provenance import Floats, Ints
 from astra.spec.job import Job
 
 COVERED: Final = 0.8  # share of the steps that a bar holds
 PENALTY: Final = {
-    "framework": 4.0, "model": 1.0, "zero": 5.0, "pipeline": 0.7, "context": 0.8, "experts": 2.5, "dispatch": 0.1,
-    "exchange": 1.5, "precision": 0.4, "generation": 1.0, "network": 1.0, "task": 1.0, "offload": 5.0,
+    "framework": 4.0, "model": 1.0, "zero": 5.0, "pipeline": 0.7, "context": 0.8, "experts": 2.5, "reach": 1.0,
+    "dispatch": 0.1, "exchange": 1.5, "precision": 0.4, "generation": 1.0, "network": 1.0, "task": 1.0, "offload": 5.0,
     "gpus": 0.05, "tokens": 0.05,  # for each doubling
 }  # fmt: skip
-NEVER: Final = 4.0  # besides, of a word that no published run has
+NEVER: Final = 4.0  # besides, of a word that no published run has;
+APART: Final = 1.5  # instead, of one that strategies share: so many times longer or shorter, beside all else
 CROWD: Final = 0.5  # a source of n runs weighs n ** (1 - this)
 BELIEVED: Final = 0.15  # the weight of what is believed before anything is seen:
 ALONE: Final = 3.0  # times that, of a kind no other source has published
@@ -71,7 +72,13 @@ def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -
     places = {kind: place for place, kind in enumerate(dict.fromkeys((*kinds, *plain)))}
     own = {kind: place % len(kinds) for place, kind in reversed([*enumerate((*kinds, *plain))])}
     found = bars([*places], np.array([own[kind] for kind in places], np.int64))
-    return np.maximum(*(found[[places[kind] for kind in some]] for some in (kinds, plain)))
+    widest = np.maximum(*(found[[places[kind] for kind in some]] for some in (kinds, plain)))
+    return np.asarray(np.hypot(widest.T, _apart(kinds)).T)
+
+
+def _apart(kinds: Sequence[Kind]) -> Floats:
+    """[kind] what is doubted besides, for words that runs have been published without."""
+    return np.sqrt([len(runs().elsewhere(kind)) for kind in kinds]) * math.log(APART)
 
 
 def _plain(kind: Kind) -> Kind:
@@ -116,7 +123,8 @@ def _alike(kinds: Sequence[Kind], without: str = "") -> Floats:
     far = PENALTY["gpus"] * np.abs(gpus[:, None] - known.numbers[known.first, NUMBERS.index("gpus")])
     for place, name in enumerate(WORDS):
         far += PENALTY[name] * (words[:, None, place] != known.words[known.first, place])
-        far += NEVER * (words[:, None, place] < 0)
+        if name not in SHARED:
+            far += NEVER * (words[:, None, place] < 0)
     others = np.zeros(len(known.first), bool)
     others[known.of[np.array(known.source) != without]] = True
     structure = [WORDS.index(name) for name in STRUCTURE]
@@ -139,7 +147,7 @@ def least_factor(kind: Kind) -> float:
     One that splits the context is never doubted less than one that does not.
     """
     known = dict(zip(WORDS, runs().known, strict=True))
-    experts = () if kind.model == "dense" else ("experts", "dispatch")
+    experts = () if kind.model == "dense" else ("experts", "reach", "dispatch")
     names = ("zero", "pipeline", "offload", *experts)
     words = product(*({getattr(kind, name), *known[name]} for name in names))
     kinds = [kind._replace(context="whole", **dict(zip(names, some, strict=True))) for some in words]

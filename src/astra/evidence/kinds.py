@@ -12,6 +12,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -38,6 +39,7 @@ class Kind(NamedTuple):
     pipeline: str  # none, or the schedule
     context: str  # whole or split
     experts: str  # none, whole or split
+    reach: str  # of what is sent to experts: none, inside the fastest links, or beyond them
     dispatch: str  # of tokens to experts: a copy for each, or one for each rank or node
     exchange: str  # of tokens with other ranks' experts: none, shown, or hidden behind another micro-batch
     precision: str  # 16, 8, 4 or 32 bits
@@ -49,14 +51,19 @@ class Kind(NamedTuple):
     tokens: float  # of a micro-batch on one rank, log2
 
 
-WORDS: Final = Kind._fields[:13]
-NUMBERS: Final = Kind._fields[13:]
+WORDS: Final = Kind._fields[:14]
+NUMBERS: Final = Kind._fields[14:]
+_sort = itemgetter(WORDS.index("model"), WORDS.index("zero"))
 # Runs that agree in these are of one kind; GPUs, precision, network and scale only make them nearer or farther.
-STRUCTURE: Final = ("framework", "model", "zero", "pipeline", "context", "experts", "exchange", "task", "offload")
+STRUCTURE: Final = (
+    "framework", "model", "zero", "pipeline", "context", "experts", "reach", "exchange", "task", "offload",
+)  # fmt: skip
+SHARED: Final = ("precision", "generation", "network", "task")
 # What differs between strategies of a job, and how many values it has; the tokens last.
 TOKENS: Final = 64
 _DIGITS: Final = {
-    "zero": 4, "pipeline": 8, "context": 2, "experts": 2, "dispatch": 4, "exchange": 2, "offload": 2, "tokens": TOKENS,
+    "zero": 4, "pipeline": 8, "context": 2, "experts": 2, "reach": 2, "dispatch": 4, "exchange": 2, "offload": 2,
+    "tokens": TOKENS,
 }  # fmt: skip
 KEYS: Final = math.prod(_DIGITS.values())
 
@@ -78,6 +85,7 @@ def keys_of(job: Job, columns: Mapping[str, Column]) -> Ints:
         "pipeline": np.where(columns["pp"] > 1, columns["schedule"].astype(np.int64) + 1, 0),
         "context": columns["cp"] > 1,
         "experts": columns["ep"] > 1,
+        "reach": reaches_out(job, columns["ep"], columns["etp"]),
         "dispatch": columns.get("dispatch", code("dispatch", job.words.dispatch)) * (columns["ep"] > 1),
         "exchange": columns["overlap_ep"] & (columns["ep"] > 1),
         "offload": columns["offload"],
@@ -87,6 +95,12 @@ def keys_of(job: Job, columns: Mapping[str, Column]) -> Ints:
     for name, size in _DIGITS.items():
         key = key * size + np.asarray(digits[name]).astype(np.int64)
     return key
+
+
+def told_apart(job: Job, degrees: Mapping[str, Column]) -> tuple[Column, ...]:
+    """All that kinds ask of degrees."""
+    reach = reaches_out(job, degrees["ep"], degrees["etp"])
+    return degrees["dp"] > 1, degrees["pp"] > 1, degrees["cp"], degrees["ep"] > 1, reach
 
 
 def kind_at(job: Job, key: int) -> Kind:
@@ -106,6 +120,7 @@ def _named(job: Job, codes: Mapping[str, int]) -> Kind:
         pipeline=("none", *CHOICES["schedule"])[codes["pipeline"]],
         context=("whole", "split")[codes["context"]],
         experts="none" if job.model.moe is None else ("whole", "split")[codes["experts"]],
+        reach=("inside", "beyond")[codes["reach"]] if codes["experts"] else "none",
         dispatch=_DISPATCHES[CHOICES["dispatch"][codes["dispatch"]]] if codes["experts"] else "none",
         exchange=("shown", "hidden")[codes["exchange"]] if codes["experts"] else "none",
         precision=bits_of(job.workload.precision),
@@ -116,6 +131,11 @@ def _named(job: Job, codes: Mapping[str, int]) -> Kind:
         gpus=doublings(job.pool.gpus),
         tokens=float(codes["tokens"]),
     )
+
+
+def reaches_out(job: Job, ep: Ints, etp: Ints) -> Bools:
+    """Whether experts are spread beyond the fastest links."""
+    return np.asarray((ep > 1) & (ep * etp > job.pool.scaleup_gpus))
 
 
 def doublings(gpus: int) -> float:
@@ -149,7 +169,8 @@ class Runs(NamedTuple):
     unseen_log_error: Floats  # the same, predicted as a framework that only other sources have run
     words: Ints  # [run, word], by its place in ``known``
     numbers: Floats  # [run, number]
-    known: tuple[tuple[str, ...], ...]  # the values of each word
+    known: tuple[tuple[str, ...], ...]  # the values of each word,
+    seen: frozenset[tuple[str, str, str, str]]  # and which were seen together: model, zero, word, value
     first: Ints  # a run of each kind,
     of: Ints  # and the place of every run's kind among them
     source_of: Ints  # a number for the source of every run
@@ -162,6 +183,15 @@ class Runs(NamedTuple):
             for kind in kinds
         ]  # fmt: skip
         return np.array(words, np.int64).reshape(-1, len(WORDS)), np.array([kind.gpus for kind in kinds])
+
+    def elsewhere(self, kind: Kind) -> list[str]:
+        """Words that all strategies of a job share, and that no run of such a model has; so sharded, if any run is."""
+        sharded = (kind.model, kind.zero, "zero", kind.zero) in self.seen
+        zero = (kind.zero,) if sharded else ("states", "gradients", "weights")
+        return [
+            name for name in SHARED
+            if not any((kind.model, each, name, getattr(kind, name)) in self.seen for each in zero)
+        ]  # fmt: skip
 
     def kind(self, run: int) -> Kind:
         """The kind of a run."""
@@ -188,6 +218,7 @@ def runs() -> Runs:
         np.stack([_codes(columns[name], values) for name, values in zip(WORDS, known, strict=True)], axis=1),
         np.array([columns[name] for name in NUMBERS], float).T,
         known,
+        frozenset((*_sort(kind), name, word) for kind in kinds for name, word in zip(WORDS, kind, strict=False)),
         np.array([first[kind] for kind in places], np.int64),
         np.array([places[kind] for kind in kinds], np.int64),
         _codes(columns["source"], tuple(sorted({*columns["source"]}))),

@@ -22,10 +22,17 @@ _PHRASES: Final = {
     ("pipeline", "zbv"): "a zero-bubble pipeline in a V",
     ("context", "split"): "context parallelism",
     ("experts", "split"): "expert parallelism",
+    ("reach", "beyond"): "experts beyond the fastest links",
     ("experts", "whole"): "every expert on every rank",
     ("exchange", "hidden"): "exchanges of experts hidden behind another micro-batch",
     ("task", "lora"): "LoRA",
     ("offload", "optimizer"): "optimizer offload",
+}
+# What makes runs of one kind nearer or farther, where none of such a model, so sharded, has it.
+_ELSEWHERE: Final = {
+    "precision": "in {} bits",
+    "generation": "on GPUs of this generation",
+    "network": "over such a network",
 }
 _MOST: Final = 3  # things that are told to be new together
 
@@ -40,7 +47,8 @@ def sentence(kind: Kind, shape: str) -> str:
         whose = f"no published run of this kind on {kind.framework}"
         return f"{whose}; nobody has published {new}" if new else whose
     runs_of = f"{count:,} published run{'s' if count > 1 else ''} of this kind"
-    return f"{runs_of}, {same or 'none'} of this model"
+    unlike = [_ELSEWHERE[name].format(getattr(kind, name)) for name in known.elsewhere(kind) if name in _ELSEWHERE]
+    return f"{runs_of}, {same or 'none'} of this model{', none ' if unlike else ''}{' or '.join(unlike)}"
 
 
 @cache

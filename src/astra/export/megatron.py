@@ -10,7 +10,7 @@ from typing import Final
 from astra.cost.memory import built_without_memory
 from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined, template
 from astra.export.megatron_model import Flag, model_flags, positions_known
-from astra.export.megatron_words import LIMITS, aware, fp8_format, fp8_scaling, graph_modules, instances
+from astra.export.megatron_words import aware, fp8_format, fp8_scaling, graph_modules, instances
 from astra.export.quoting import shell, shell_array
 from astra.export.readme import readme
 from astra.export.torchrun import RENDEZVOUS, host_order, node_sizes, torchrun
@@ -33,7 +33,6 @@ class Megatron:
     limits = (
         Limit("cluster", "Megatron-LM has one tp, cp, dp and recompute setting for every stage", _uneven_meshes),
         WHOLE_NODES,
-        *LIMITS,
     )  # fmt: skip
 
     def files(self, launch: Launch) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from astra.export.base import Launch, Limit
+from astra.export.base import Launch
 
 # How a precision scales its products, and the format Megatron-core wants with it.
 _SCALED: Final = {"fp8-tensorwise": "tensorwise", "fp8-blockwise": "blockwise", "mxfp8": "mxfp8"}
@@ -64,17 +64,3 @@ def instances(launch: Launch) -> int:
 def aware(launch: Launch) -> bool:
     """Whether the optimizer keeps states of its own widths, on the GPU or in host memory."""
     return launch.strategy.offload == "optimizer" or launch.strategy.moments == "bf16"
-
-
-# What megatron-core 0.19.2 asserts of combinations, in TransformerConfig.
-LIMITS: Final = (
-    Limit("graphs", "Megatron-core captures layers that are not recomputed in full, nor their experts",
-          lambda it: it.strategy.graphs == "partial"
-          and (it.strategy.recompute == "full" or "moe" in it.strategy.modules)),
-    Limit("graphs", "Megatron-core does not capture layers whose activations are offloaded",
-          lambda it: it.strategy.graphs == "partial" and it.strategy.offload_layers > 0),
-    Limit("offload", "Megatron-core offloads activations of layers without a pipeline and without recompute",
-          lambda it: it.strategy.offload_layers > 0 and (it.strategy.pp > 1 or it.strategy.recompute != "none")),
-    Limit("offload", "Megatron-core offloads activations of some layers, not of all",
-          lambda it: it.strategy.offload_layers >= it.model.layers),
-)  # fmt: skip

@@ -15,6 +15,7 @@ from astra.columns import FIELDS
 from astra.errors import InputError, nearest_names
 from astra.spec.record import Spec
 from astra.spec.strategy_fields import CHOICES, INTEGERS, LEAST, MODULES, OVERLAPS, STRATEGY_FIELDS, SWITCHES
+from astra.spec.synonyms import field_meant
 
 Value = bool | int | str
 T = TypeVar("T")
@@ -74,12 +75,22 @@ class Restrictions(Spec, frozen=True, kw_only=True):
         return [value for value in candidates if self.allows(field, value)]
 
     def describe(self) -> list[str]:
-        """One sentence per restriction."""
-        lines = [f"{field} is {_listed(values)}" for field, values in self.fixed.items()]
+        """One sentence per restriction; what stands for several switches is told as it was typed."""
+        sets = {name: switches for name, switches in _SETS.items() if self._whole(switches)}
+        told = {switch for switches in sets.values() for switch in switches}
+        lines = [f"{field} is {_listed(values)}" for field, values in self.fixed.items() if field not in told]
+        lines += [f"{name} is {self._switched_on(switches)}" for name, switches in sets.items()]
         lines += [f"{field} is not {_listed(values)}" for field, values in self.forbidden.items()]
         lines += [f"{field} is at most {bound}" for field, bound in self.maxima.items()]
         lines += [f"{field} is at least {bound}" for field, bound in self.minima.items()]
         return lines + ["there are no groups of unlike replicas"] * self.alike
+
+    def _whole(self, switches: Mapping[str, str]) -> bool:
+        """Whether every one of some switches is fixed."""
+        return all(len(self.fixed.get(switch, ())) == 1 for switch in switches)
+
+    def _switched_on(self, switches: Mapping[str, str]) -> str:
+        return ",".join(name for switch, name in switches.items() if self.fixed[switch] == (True,)) or "none"
 
     def __bool__(self) -> bool:
         return bool(self.fixed or self.forbidden or self.maxima or self.minima or self.alike)
@@ -211,7 +222,11 @@ def _check_field(option: str, field: str) -> None:
     if field in FIELDS:
         return
     owner = next((name for name, choices in CHOICES.items() if field in choices), None)
-    near = [f"{owner}={field}"] if owner else nearest_names(field, (*FIELDS, *_SETS))
+    meant = field_meant(field)
+    if meant and meant[0] in FIELDS:
+        near = ["=".join(filter(None, meant))]
+    else:
+        near = [f"{owner}={field}"] if owner else nearest_names(field, (*FIELDS, *_SETS))
     fix = f"Did you mean --{option} {' or '.join(near)}?" if near else f"Fields: {', '.join((*FIELDS, *_SETS))}."
     raise InputError(f"--{option}", field, want="a field of a strategy", fix=fix)
 

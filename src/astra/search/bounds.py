@@ -71,14 +71,14 @@ class Grids:
     ) -> None:
         self.space = Space(job, restrictions, user_rules)
         self.job = self.space.job
-        self._table = PartTable() if table is None else table  # of such a job, whatever its batch
+        self.table = PartTable() if table is None else table  # of such a job, whatever its batch
         self._placed: list[Gathered] = []
         self._rest: tuple[float, Ints, Floats] | None = None
 
     @property
     def timed(self) -> Sequence[Gathered]:
         """Parts of every sharding that was looked at."""
-        return self._table.timed
+        return self.table.timed
 
     def none_fits(self) -> bool:
         """Whether no grid has room for its layers and its state, so that none need be timed."""
@@ -117,7 +117,7 @@ class Grids:
         for known in self._placed:
             if (known.place[rows] >= 0).all():
                 return known
-        self._placed.append(gather_grids(self.job, self.space, rows, self._table))
+        self._placed.append(gather_grids(self.job, self.space, rows, self.table))
         return self._placed[-1]
 
 

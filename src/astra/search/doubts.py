@@ -7,7 +7,7 @@ import numpy as np
 from astra.columns import Columns, distinct
 from astra.cost.memory import Sharding
 from astra.evidence.bars import Doubt, least_factor
-from astra.evidence.kinds import kind_at
+from astra.evidence.kinds import kind_at, told_apart
 from astra.provenance import Floats, Ints
 from astra.search.space import Space, cross
 from astra.spec.job import Job
@@ -17,6 +17,7 @@ class Doubts:
     """The upper end of a step's interval over the step, by count; 1 everywhere where steps are ranked as expected."""
 
     def __init__(self, job: Job, counts: Ints, *, upper: bool) -> None:
+        self._job = job
         first, self._alike = _told_apart(job, counts)
         self._doubts = [Doubt(job.on(gpus)) for gpus in counts[first].tolist()] if upper else []
 
@@ -37,7 +38,7 @@ class Doubts:
             return np.ones(len(rows))
         degrees, shardings = space.degrees, space.shardings
         # What is known of like runs asks about these alone, and there are few combinations of them.
-        first, kind = distinct(degrees["dp"] > 1, degrees["pp"] > 1, degrees["cp"], degrees["ep"] > 1)
+        first, kind = distinct(*told_apart(self._job, degrees))
         few, _ = cross({name: column[first] for name, column in degrees.items()}, {"mbs": space.mbs})
         alike, own = self._alike[place], kind[space.degree[rows]]
         mbs = np.searchsorted(space.mbs, space.grids["mbs"][rows])

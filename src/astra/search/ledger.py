@@ -69,8 +69,12 @@ def nothing_fits(job: Job, found: SearchOutcome, restrictions: Restrictions) -> 
     if found.least is None:
         for field, values in offered(job, restrictions).items():
             if not restrictions.filter(field, values):
-                spoken = "; ".join(line for line in restrictions.describe() if line.startswith(f"{field} is"))
-                words = ", ".join(map(str, values))
+                spoken = "; ".join(
+                    line
+                    for line in restrictions.describe()
+                    if line.startswith((f"{field} is", f"{field.split('_')[0]} is"))
+                )
+                words = ", ".join(("off", "on")[value] if isinstance(value, bool) else str(value) for value in values)
                 return (
                     f"{start} The restrictions ask that {spoken}, and here {field} can be {words or 'nothing'}. "
                     "Change --fix, --forbid, --max or --min, the batch or the number of GPUs."

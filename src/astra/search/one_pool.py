@@ -21,16 +21,17 @@ from astra.money.bill import against, price, with_run
 from astra.money.objectives import Goal
 from astra.money.tags import tag_of
 from astra.rules.table import Rule
+from astra.search.bounds import Grids
 from astra.search.detail import estimate, legality
 from astra.search.detail import estimate as estimate_job
-from astra.search.engine import Progress, SearchOutcome, among, search
+from astra.search.engine import Progress, SearchOutcome, among
 from astra.search.ledger import able, lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
-from astra.search.words import Attempt, attempts, settled
+from astra.search.words import Attempt, attempts, beside, roomiest, settled
 from astra.search.world import World, figures_of
 from astra.spec.job import Job
 from astra.spec.money import Money
-from astra.spec.strategy import Strategy, parse_strategy
+from astra.spec.strategy import Strategy, parse_strategy, replace
 from astra.units import show_dollars, show_seconds
 
 LEAST_GAIN: Final = 0.01  # of a step, below which nobody would take a risk
@@ -199,46 +200,87 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
             return _front(job, chosen, state)
         notes = [*use_notes(job, chosen[0]), *open_notes(state)]
         job = job.on(chosen[0].gpus)
-    (job, _, more), found, ranked = _ranked(world, job, world.request.top, progress)
-    plans = [(job, strategy, result) for strategy, result in ranked]
-    notes += more
-    bold = daring(job, found, plans[0][2], rules, tag)
-    rejects = rejects_of(found, rules, job)
+    found = _ranked(world, job, world.request.top, progress)
+    job = found.attempt.job
+    plans = [(job, strategy, result) for strategy, result in found.ranked]
+    notes += found.attempt.notes
+    bold = daring(found.search.grids.job, found.search, plans[0][2], rules, tag)
+    rejects = rejects_of(found.search, rules, job)
     return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
 
 
-def _ranked(
-    world: World, job: Job, top: int, progress: Progress | None = None
-) -> tuple[Attempt, SearchOutcome, list[tuple[Strategy, Estimate]]]:
-    """The first attempt at a job that something fits in, its search, and the best of it as they are told."""
-    rules, upper = world.rules, world.upper
-    tried = attempts(job, world.restrictions)
+class _Found(NamedTuple):
+    """The best of all searches of a job, as they are told, with the attempt of the first; and the first search."""
+
+    attempt: Attempt
+    search: SearchOutcome
+    ranked: list[tuple[Strategy, Estimate]]
+    considered: int
+    evaluated: int
+    feasible: int
+
+
+def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) -> _Found:
+    """What the first attempt at a job finds that something fits in, and what is better beside it."""
+    keep, usual = max(top, KEPT), job
+    tried = attempts(roomiest(job, world.restrictions), world.restrictions)
     for attempt in tried:
-        job, doubt = attempt.job, Doubt(attempt.job) if upper else None
-        found = search(
-            job, attempt.restrictions, user_rules=rules, keep=max(top, KEPT), progress=progress, doubt=doubt,
-            advise=attempt is tried[-1],
-        )  # fmt: skip
+        grids = Grids(attempt.job, attempt.restrictions, world.rules)
+        found = among(grids, keep=keep, progress=progress, doubt=_doubt_of(world, attempt), advise=attempt is tried[-1])
         if found.candidates:
             break
     else:
-        raise NoFeasiblePlan(nothing_fits(job, found, world.restrictions))
-    strategies = best_splits(job, found.candidates, rules, found.grids.timed)
-    results = estimate_job(job, strategies, user_rules=rules, timed=found.grids.timed)
-    estimates = list(zip(strategies, results, strict=True))
-    fitting = [pair for pair in estimates if pair[1].fits and pair[1].legal]
-    if not fitting:
-        raise NoFeasiblePlan(nothing_simulated(job, [result for _, result in estimates]))
-    return (
-        attempt,
-        found,
-        sorted(fitting, key=lambda pair: pair[1].step_s_range.high if upper else pair[1].step_s)[:top],
+        raise NoFeasiblePlan(nothing_fits(attempt.job, found, world.restrictions))
+    ranked = _told(world, attempt, found)
+    if not any(_runs(result) for _, result in ranked):
+        raise NoFeasiblePlan(nothing_simulated(attempt.job, [result for _, result in ranked]))
+    searches, first = [found], attempt
+    for other in beside(first):
+        below_s = min(_ranked_by(world, result) for _, result in ranked if _runs(result))
+        grids = Grids(other.job, other.restrictions, world.rules)
+        more = among(grids, keep=keep, doubt=_doubt_of(world, other), below_s=below_s)
+        searches.append(more)
+        own = _told(world, other, more) if more.candidates else []
+        if any(_runs(result) and _ranked_by(world, result) < below_s for _, result in own):
+            attempt, ranked = other, [*own, *ranked]
+    fitting = sorted((pair for pair in ranked if _runs(pair[1])), key=lambda pair: _ranked_by(world, pair[1]))[:top]
+    if usual.words.graphs != first.job.words.graphs:
+        fitting = [_with_graphs(world, usual, pair) for pair in fitting]
+    considered, evaluated, feasible = (
+        sum(getattr(one, name) for one in searches) for name in ("considered", "evaluated", "feasible")
     )
+    return _Found(attempt, found, fitting, considered, evaluated, feasible)
+
+
+def _doubt_of(world: World, attempt: Attempt) -> Doubt | None:
+    return Doubt(attempt.job) if world.upper else None
+
+
+def _told(world: World, attempt: Attempt, found: SearchOutcome) -> list[tuple[Strategy, Estimate]]:
+    """What a search found with its layers dealt best, as it is told."""
+    strategies = best_splits(attempt.job, found.candidates, world.rules, found.grids.timed)
+    results = estimate_job(attempt.job, strategies, user_rules=world.rules, timed=found.grids.timed)
+    return list(zip(strategies, results, strict=True))
+
+
+def _with_graphs(world: World, usual: Job, pair: tuple[Strategy, Estimate]) -> tuple[Strategy, Estimate]:
+    """A plan with the graphs that are usual, if it has room for them."""
+    strategy = replace(pair[0], graphs=usual.words.graphs)
+    result = estimate_job(usual, [strategy], user_rules=world.rules)[0]
+    return (strategy, result) if _runs(result) and result.step_s <= pair[1].step_s * (1 + 1e-9) else pair
+
+
+def _runs(result: Estimate) -> bool:
+    return result.fits and result.legal
+
+
+def _ranked_by(world: World, result: Estimate) -> float:
+    return result.step_s_range.high if world.upper else result.step_s
 
 
 def _first(world: World) -> Estimate:
     """The first plan of a request, with nothing beside it."""
-    return _ranked(world, settled(world.job, world.restrictions), world.request.top)[2][0][1]
+    return _ranked(world, settled(world.job, world.restrictions), world.request.top).ranked[0][1]
 
 
 def _front(job: Job, chosen: list[Refined], state: FrontSearch) -> _Answer:

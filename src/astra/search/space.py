@@ -301,11 +301,15 @@ class Space:
         return meshes, strategies[kept], grid[origin][kept]
 
     def _hide_experts(self, wide: dict[str, Column]) -> Bools:
-        """Switch the overlap of expert exchanges off where there is none; which rows are then not there twice."""
+        """Switch the overlap of expert exchanges off where there is none; which rows are then not there twice.
+
+        Where it is fixed, rows that cannot have it are left to the rules, which refuse them.
+        """
+        if len({flags[FLAGS.index("overlap_ep")] for flags in self._flag_sets}) == 1:
+            return np.ones(len(wide["ep"]), bool)
         several = self.job.workload.global_batch > wide["dp"] * wide["mbs"]
         possible = (wide["ep"] > 1) & several & ((wide["pp"] == 1) | (wide["vp"] > 1))
-        both = len({flags[FLAGS.index("overlap_ep")] for flags in self._flag_sets}) > 1
-        twice = wide["overlap_ep"] & ~possible & both
+        twice = wide["overlap_ep"] & ~possible
         wide["overlap_ep"] = wide["overlap_ep"] & possible
         return np.asarray(~twice)
 

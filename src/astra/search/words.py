@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from astra.cost.host import launch_s
 from astra.errors import InputError
 from astra.layers.kinds import modules_of
 from astra.rules.restrictions import Restrictions
@@ -31,11 +33,14 @@ def settled(job: Job, restrictions: Restrictions) -> Job:
         allowed = restrictions.filter(name, known)
         if not allowed:
             had = ", ".join(f"{name}={word}" for word in known)
-            raise InputError(f"--fix {name}", None, want=f"what {job.runtime.name} has: {had}")
+            asked = ",".join(map(str, restrictions.fixed.get(name, ()))) or None
+            raise InputError(f"--fix {name}", asked, want=f"what {job.runtime.name} has: {had}")
         chosen[name] = allowed[0]
     if job.model.moe is None:
         if not restrictions.allows("dispatch", "alltoall"):
             raise InputError("--fix dispatch", chosen["dispatch"], want="a model with experts to send tokens to")
+        if not restrictions.allows("overlap_ep", False):
+            raise InputError("--fix overlap", "ep", want="a model with experts, whose exchanges could be hidden")
         chosen["dispatch"] = "alltoall"  # as every strategy without expert parallelism says
     if any(restrictions.fixed.get("offload_layers", ())) and ACTIVATIONS not in can.offload:
         want = f"a runtime that offloads activations: {job.runtime.name} has no activation offload"
@@ -77,6 +82,9 @@ def module_choices(job: Job, restrictions: Restrictions) -> list[tuple[str, ...]
     said = [name for name in MODULES if f"recompute_{name}" in restrictions.fixed]
     if said:
         chosen = tuple(name for name in said if True in restrictions.fixed[f"recompute_{name}"])
+        if lacks := [name for name in chosen if name not in has]:
+            want = f"modules that {job.model.name} has and {job.runtime.name} recomputes: {', '.join(has) or 'none'}"
+            raise InputError("--fix modules", ",".join(lacks), want=want)
         return [chosen] if chosen else []
     fitting = (names for names in MODULE_SETS if set(names) <= set(has))
     return [names for names in fitting if all(restrictions.allows(f"recompute_{n}", n in names) for n in MODULES)]
@@ -107,12 +115,58 @@ def attempts(job: Job, restrictions: Restrictions) -> list[Attempt]:
     """A job as is usual, then what is tried where nothing fits: no graphs of layers, then moments in bf16 too."""
     found = [Attempt(job, restrictions)]
     spoken = {*restrictions.fixed, *restrictions.forbidden}
-    if "graphs" not in spoken and job.words.graphs == "partial" and "none" in job.runtime.can.graphs:
-        plain = msgspec.structs.replace(job, settled=msgspec.structs.replace(job.words, graphs="none"))
-        why = "no CUDA graphs, because nothing fits without the recompute they exclude"
-        found.append(Attempt(plain, restrictions, (why,)))
+    if _may_drop_graphs(job, restrictions):
+        found.append(Attempt(_without_graphs(job), restrictions, (_NO_GRAPHS,)))
     if "moments" not in spoken and "bf16" in job.runtime.can.moments and job.workload.optimizer == "adam":
         narrow = msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, "moments": ("bf16",)})
         last = found[-1]
         found.append(Attempt(last.job, narrow, (*last.notes, "moments in bf16, because nothing fits with fp32")))
     return found
+
+
+def roomiest(job: Job, restrictions: Restrictions) -> Job:
+    """The job without graphs of layers, where these hold memory and launch nothing sooner: beside experts."""
+    plain = _without_graphs(job)
+    return plain if _may_drop_graphs(job, restrictions) and launch_s(plain) == launch_s(job) else job
+
+
+def beside(attempt: Attempt) -> Iterator[Attempt]:
+    """What may be better than what an attempt has found, because it leaves more room.
+
+    Graphs of layers keep their inputs and exclude recompute. Activations of dense layers can wait with a near host, as
+    FSDP's recipes have them (Megatron-Bridge on GB200 and GB300); then nothing is captured or recomputed.
+    """
+    job, restrictions, can = attempt.job, attempt.restrictions, attempt.job.runtime.can
+    plain = _may_drop_graphs(job, restrictions)
+    bare = _without_graphs(job) if plain else job
+    if plain:
+        yield Attempt(bare, restrictions, (*attempt.notes, _NO_GRAPHS))
+    if (
+        not job.pool.device.near_host
+        or job.model.moe
+        or ACTIVATIONS not in can.offload
+        or "partial" in bare.words.graphs
+    ):
+        return
+    waiting = tuple(restrictions.filter("offload_layers", _waiting_layers(job.model.layers)))
+    alone: dict[str, Any] = {"offload_layers": waiting, "zero": (3,), "pp": (1,), "recompute": ("none",)}
+    if "offload_layers" not in restrictions.fixed and all(restrictions.filter(*item) for item in alone.items()):
+        yield Attempt(bare, msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, **alone}), attempt.notes)
+
+
+def _may_drop_graphs(job: Job, restrictions: Restrictions) -> bool:
+    spoken = "graphs" in restrictions.fixed or "graphs" in restrictions.forbidden
+    return job.words.graphs == "partial" and "none" in job.runtime.can.graphs and not spoken
+
+
+_NO_GRAPHS: Final = "no CUDA graphs, which leaves room that they would take, or for the recompute they exclude"
+
+
+def _without_graphs(job: Job) -> Job:
+    return msgspec.structs.replace(job, settled=msgspec.structs.replace(job.words, graphs="none"))
+
+
+def _waiting_layers(layers: int) -> range:
+    """Numbers of layers whose activations may wait: sixteenths of all."""
+    each = max(layers // 16, 1)
+    return range(each, layers, each)

@@ -29,8 +29,11 @@ from astra.spec.money import Money
 from astra.spec.request import PlanRequest, tokens_of
 from astra.spec.runtime import Runtime
 from astra.spec.workload import PEAKS, Precision, Workload, whole_samples
+from astra.units import show_count
 
 USUAL_SEQ: Final = 4096
+_MOST_TOKENS: Final = 1e9  # of a step: several times what anybody has trained with
+_USUAL: Final = Workload(global_batch=1, seq=1)
 A_BILLION: Final = 1e9  # tokens, where an objective is a rate and none are given
 
 
@@ -134,9 +137,18 @@ class World(NamedTuple):
 
     @property
     def notes(self) -> list[str]:
-        """What was assumed."""
-        rate = self.request.tokens is None and self.workload.tokens is not None
-        return ["no --tokens: days and dollars are of a billion tokens"] * rate
+        """What was assumed, and what was asked that changes nothing."""
+        rate, work = self.request.tokens is None and self.workload.tokens is not None, self.workload
+        notes = ["no --tokens: days and dollars are of a billion tokens"] * rate
+        if isinstance(self.request.batch, int) and work.tokens_per_step > _MOST_TOKENS:
+            said = f"--batch {self.request.batch:,} is in samples, {show_count(work.tokens_per_step)} tokens a step"
+            notes.append(f"{said}: tokens are written as --batch 4Mtok")
+        if work.imbalance > 1 and self.model.moe is None:
+            notes.append(f"--imbalance changes nothing: {self.model.name} has no experts")
+        adapters = (work.lora_rank, work.lora_targets) != (_USUAL.lora_rank, _USUAL.lora_targets)
+        if adapters and work.task != "lora":
+            notes.append(f"--lora-rank and --lora-targets change nothing: the task is {work.task}, not lora")
+        return notes
 
     def record(self) -> dict[str, Any]:
         """What every answer tells of its request."""

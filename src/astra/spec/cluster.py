@@ -1,6 +1,6 @@
 """GPUs, how they are joined, and pools of them. Every quantity is SI; bandwidths are one direction, per GPU."""
 
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -12,6 +12,7 @@ from astra.spec.workload import PEAKS, PRECISIONS
 Generation = Literal[
     "", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"
 ]  # fmt: skip
+_NEAR_HOST_BYTES_PER_S: Final = 1e11
 
 
 class Device(Spec, frozen=True, kw_only=True):
@@ -55,6 +56,11 @@ class Device(Spec, frozen=True, kw_only=True):
         """Whether its tensor cores have a precision: narrow scales of groups are of Blackwell and later."""
         scaled = {"mxfp8": self.fp8_recipe == "mxfp8", "nvfp4": self.generation == "blackwell"}
         return PEAKS.get(precision, precision) in self.flops_per_s and scaled.get(precision, True)
+
+    @property
+    def near_host(self) -> bool:
+        """Whether recipes send activations to the host's memory: over links like NVLink-C2C."""
+        return self.host_bytes_per_s > _NEAR_HOST_BYTES_PER_S
 
     def peak(self, precision: str) -> float:
         """Dense FLOP/s at a precision; an InputError if the GPU lacks it."""

@@ -29,6 +29,7 @@ from astra.spec.strategy_fields import (
     MODULES,
     OVERLAPS,
 )
+from astra.spec.synonyms import field_meant
 
 USUAL: Final = ("usual",)  # overlap or modules that were left out
 _KEYS: Final = (
@@ -37,6 +38,7 @@ _KEYS: Final = (
 )  # fmt: skip
 _COUNTED: Final = (*DEGREES, "zero", "shard")  # words with a number behind them
 _DEGREE_WORD: Final = re.compile(r"([a-z]+)=?([0-9]+)")
+_NEXT_WORD: Final = re.compile(rf",(?=(?:{'|'.join(_COUNTED)})=?\d)", re.IGNORECASE)
 # The largest numbers the text form reads back; far beyond any job.
 MAX_DEGREE: Final = 999_999_999
 MAX_LAYERS: Final = 999_999
@@ -210,8 +212,9 @@ def usual_schedule(vp: int) -> Literal["1f1b", "interleaved"]:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text form; a list may have been broken behind a comma."""
-    return re.sub(r",\s+", ",", text.replace(";", " ")).split()
+    """The words of a text form; a list may have been broken behind a comma, and commas may stand between words."""
+    whole = re.sub(r",\s+", ",", text.replace(";", " "))
+    return _NEXT_WORD.sub(" ", whole).split()
 
 
 def parse_strategy(
@@ -261,7 +264,9 @@ def _parse_word(word: str, text: str) -> dict[str, Any]:
         return {degree.group(1): int(degree.group(2))}
     key, equals, value = word.partition("=")
     if not equals or key not in (*_KEYS, "sp"):
-        hint = nearest_names(key.rstrip("0123456789"), (*_COUNTED, "sp", *_KEYS))
+        meant = field_meant(key)
+        known = (*_COUNTED, "sp", *_KEYS)
+        hint = ["".join(meant)] if meant and meant[0] in known else nearest_names(key.rstrip("0123456789"), known)
         raise InputError(
             "strategy" if len(text) > 200 or not text.isprintable() else f'strategy "{text}"',
             word,

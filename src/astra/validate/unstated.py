@@ -25,7 +25,6 @@ _WHOLE_GRAPHS_SINCE: Final = (26, 6, 0)
 _SENT_ONCE_SINCE: Final = (26, 2, 1)  # between the GPUs of a node; in racks always
 _HIDDEN_SINCE: Final = (25, 9, 0)  # the first release that can
 _FINE: Final = ("mxfp8", "nvfp4")  # precisions whose recipes capture whole iterations
-_NEAR_HOST: Final = 1e11  # bytes/s to a host whose memory activations are sent to
 _OFFLOADED: Final = 5  # layers more, from one trial to the next
 
 
@@ -93,7 +92,7 @@ def _recomputes(job: Job, strategy: Strategy) -> Iterator[Strategy]:
             modules.append(name)
             yield replace(strategy, recompute="selective", modules=tuple(modules))
     depth = -(-model.layers // strategy.pp)
-    if "activations" in can.offload and strategy.zero == 3 and job.pool.device.host_bytes_per_s > _NEAR_HOST:
+    if "activations" in can.offload and strategy.zero == 3 and job.pool.device.near_host:
         for layers in range(_OFFLOADED, depth + 1, _OFFLOADED):
             yield replace(strategy, offload_layers=layers)
     if "block" in can.methods:

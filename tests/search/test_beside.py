@@ -1,0 +1,48 @@
+"""What is sought beside the words that are usual: no graphs of layers, activations in a near host's memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import astra
+
+BRIDGE: dict[str, Any] = {"runtime": "megatron-bridge", "top": 1}
+CASES: list[dict[str, Any]] = [
+    {"model": "gemma-3-4b-vl", "gpus": "64xH100", "batch": 128},  # images leave no room for graphs
+    {"model": "llama-3-8b", "gpus": "16xH100", "batch": 128, "seq": 8192},
+    {"model": "qwen3-30b-a3b", "gpus": "16xH100", "batch": 128},
+    {"model": "qwen3-30b-a3b", "gpus": "16xH100", "batch": 128, "rank": "expected"},
+]
+
+
+def upper_s(**asked: Any) -> float:
+    found = astra.plan(**BRIDGE, **asked).best.estimate
+    return found.step_s_range.high if asked.get("rank") != "expected" else found.step_s
+
+
+@pytest.mark.parametrize("asked", CASES)
+def test_the_first_plan_is_the_best_with_and_without_graphs(asked: dict[str, Any]) -> None:
+    each = [upper_s(**asked, fix=f"graphs={word}") for word in ("none", "partial")]
+    assert upper_s(**asked) == pytest.approx(min(each), rel=1e-9)
+
+
+def test_graphs_stay_where_there_is_room_for_them() -> None:
+    found = astra.plan("qwen3-30b-a3b", gpus="64xH200", batch=512, maximum="mbs=1", **BRIDGE).best
+    plain = found.strategy.replace("graphs=partial", "graphs=none")
+    assert plain != found.strategy
+    same = astra.estimate("qwen3-30b-a3b", gpus="64xH200", batch=512, strategy=plain, runtime="megatron-bridge")
+    assert same.step_s == pytest.approx(found.estimate.step_s)
+    assert same.peak_reserved_gib < found.estimate.peak_reserved_gib
+
+
+def test_activations_wait_with_a_near_host() -> None:
+    asked: dict[str, Any] = {"model": "llama-3-70b", "gpus": "64xGB200", "batch": 256, "seq": 8192}
+    found = astra.plan(**asked, **BRIDGE).best
+    assert {"zero3", "pp1", "recompute=none", "graphs=none"} <= {*found.strategy.split()}
+    assert "offload=activations:" in found.strategy
+    assert found.estimate.legal
+    assert found.estimate.step_s_range.high < upper_s(**asked, forbid="offload_layers")
+    for other in ({"gpus": "64xB200"}, {"fix": "zero=1"}, {"maximum": "offload_layers=0"}):
+        assert "activations" not in astra.plan(**(asked | other), **BRIDGE).best.strategy
