@@ -22,7 +22,7 @@ import msgspec
 import astra
 from astra.answer import Estimate
 from astra.catalog.hardware import device
-from astra.columns import CHOICES, from_strategy
+from astra.columns import from_strategy
 from astra.errors import AstraError, NoFeasiblePlan, visible_lines
 from astra.export.reading import from_record
 from astra.layers.kinds import layer_kinds
@@ -33,7 +33,7 @@ from astra.search.world import World
 from astra.spec.job import Job, Words
 from astra.spec.request import read_request
 from astra.spec.strategy import Strategy, parse_strategy
-from astra.spec.strategy_fields import MODULES
+from astra.spec.strategy_fields import CHOICES, MODULES
 from astra.study.reading import answer_of
 from tests.properties.test_best_laws import defines_a_run, mutated, restriction, sampled
 from tests.random_requests.asking import Reply, ask
