@@ -183,3 +183,10 @@ def test_limits_of_experts_hold_for_models_without_any(goal: dict[str, Any], lim
     money = {"tokens": 1e9, "money": {"usd_per_gpu_h": 2.0}}
     with pytest.raises(NoFeasiblePlan):
         astra.plan("gpt-2", gpus="8xH100", batch=16, seq=1024, **money, **goal, **limit)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("runtime", ["megatron", "megatron-bridge"])
+def test_the_ledger_is_of_all_searches_of_a_job(runtime: str) -> None:
+    answer = astra.plan("llama-2-7b", gpus="8xH100", batch=64, seq=2048, runtime=runtime, top=1)
+    refused = sum(reject.strategies for reject in answer.rejects)
+    assert refused + answer.search.feasible == answer.search.considered
