@@ -25,7 +25,7 @@ SECONDS ?=
 TOOLS := .venvs
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-exhaustive explore test-frameworks contract check format bench gate modules docs fuzz random dist lock audit \
+.PHONY: help plan test tests test-exhaustive explore test-frameworks contract check lint types format bench gate modules docs fuzz random dist lock audit \
 	clean venv-without-ensurepip
 
 help:
@@ -34,7 +34,11 @@ help:
 plan: $(VENV)/.installed
 	$(BIN)/astra plan llama-2-70b --gpus 512xH100 --batch 1024 --seq 4096 --tokens 1T $(ARGS)
 
-test: check
+# Types are checked beside the tests, on whatever core is free.
+test: lint
+	@$(MAKE) --no-print-directory --jobs=2 types tests
+
+tests: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(ARGS)
 
 # The tests and cases marked exhaustive, and every example of property tests that draw a few (tests/tiers.py).
@@ -52,9 +56,13 @@ test-frameworks: $(VENV)/.installed-dev
 contract: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.contract --out benchmarks/results/contract.json $(ARGS)
 
-check: $(VENV)/.installed-dev
+check: lint types
+
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 format: $(VENV)/.installed-dev

@@ -155,15 +155,15 @@ FILES: tuple[OddFile, ...] = (
     OddFile("profile.json", _profile(), ((*ESTIMATE, "--cluster", "BESIDE"),)),
 )
 
-_NUMBERS = (
+NUMBERS = (
     "0", "-1", "1", "3", "9" * 9, "9" * 12, "9" * 19, "9" * 25, "9" * 400, "9" * 5000, "1e308", "1e999", "-1e-400",
     "nan", "inf", "1_000", "0x7f", "²", "٣", "0.5", "true", '"8"', "[8]", "{}", "null", "1.5.2", "08",
 )  # fmt: skip
-_LETTERS = (
+LETTERS = (
     "\x00", "\x1b[31m", "\ufeff", "\u2028", "\x85", "é", "\U0001d7e0", "\r", "\n", "\t", "\\", '"', "'", "`", "$(",
     "${", "#", "=", ",", ";", "[", "{", "(", "|", "\x7f", "\u202e", "\ud800", "²", "%", "\\ud800", "\\u0000",
 )  # fmt: skip
-_VALUES: tuple[Any, ...] = (
+VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 1, 2**31, 2**63 - 1, 2**63, -(2**63), 10**30, 0.5, 1e308, -1e308, "", "x", "²", "H100", "9" * 40,
     [], {}, [[]], [1, "a"], {"a": {}}, [0] * 2000, "a" * 5000, "\n", "\x1b[2J",
 )  # fmt: skip
@@ -209,12 +209,12 @@ def _number(text: str, draw: Random) -> str:
     if not found:
         return text
     match = draw.choice(found)
-    return text[: match.start()] + draw.choice(_NUMBERS) + text[match.end() :]
+    return text[: match.start()] + draw.choice(NUMBERS) + text[match.end() :]
 
 
 def _letter(text: str, draw: Random) -> str:
     start, _ = _span(text, draw)
-    return text[:start] + draw.choice(_LETTERS) * draw.choice((1, 1, 1, 300)) + text[start:]
+    return text[:start] + draw.choice(LETTERS) * draw.choice((1, 1, 1, 300)) + text[start:]
 
 
 def _lines(text: str, draw: Random) -> str:
@@ -239,7 +239,7 @@ def _everywhere(text: str, draw: Random) -> str:
         return text
     old = draw.choice(words)
     stem = old.rstrip("0123456789")
-    new = draw.choice((draw.choice(words), stem + draw.choice(_NUMBERS), stem + str(draw.randrange(70))))
+    new = draw.choice((draw.choice(words), stem + draw.choice(NUMBERS), stem + str(draw.randrange(70))))
     return text.replace(old, new)
 
 
@@ -257,7 +257,7 @@ def _value(text: str, draw: Random) -> str:
             if draw.random() < 0.2 and isinstance(sharding, dict):
                 del sharding[key]
             else:
-                sharding[key] = draw.choice(_VALUES)
+                sharding[key] = draw.choice(VALUES)
             break
         sharding = inner
     return json.dumps(document)

@@ -157,7 +157,8 @@ def make(environment: Environment) -> str:
             _run([str(python_of(environment.name)), "-m", "pip", "install", *PIP, *shown])
     except (subprocess.SubprocessError, OSError, StopIteration) as error:
         shutil.rmtree(folder, ignore_errors=True)
-        return getattr(error, "stderr", None) or str(error)
+        said = getattr(error, "stderr", None) or str(error)
+        return said.decode("utf-8", "replace") if isinstance(said, bytes) else said  # bytes where time ran out
     (folder / ".made").write_text(_recipe(environment.name), encoding="utf-8")
     return ""
 

@@ -24,7 +24,7 @@ from tests.fuzz.targets import MOST_BYTES, TARGETS
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".fuzz"
 FOUND = KEPT / "found"
-SLOWEST_S = 20  # of one input, instrumented; libFuzzer ends the process
+HUNG_S = 300  # of the clock for one input; libFuzzer ends the process
 MOST_MB = 2000
 
 
@@ -39,7 +39,8 @@ def fuzz(name: str, seconds: int) -> dict[str, Any]:
     report = KEPT / f"{name}.json"
     report.unlink(missing_ok=True)
     words = [sys.executable, "-m", "tests.fuzz.child", name, str(report), str(FOUND), str(corpus)]
-    words += [f"-max_total_time={seconds}", f"-timeout={SLOWEST_S}", f"-rss_limit_mb={MOST_MB}"]
+    words += [f"-max_total_time={seconds}", f"-timeout={HUNG_S}", f"-rss_limit_mb={MOST_MB}"]
+    words += [f"-report_slow_units={HUNG_S}"]
     words += [f"-max_len={MOST_BYTES}", "-verbosity=0", f"-artifact_prefix={FOUND / name}-"]
     done = subprocess.run(
         words, cwd=ROOT, capture_output=True, text=True, errors="replace", env=_environment(), check=False

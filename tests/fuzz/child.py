@@ -1,12 +1,14 @@
 """One target under Atheris: ``python -m tests.fuzz.child TARGET REPORT FOUND CORPUS [libFuzzer's flags]``.
 
-A fault is written down once by its place in the source, and fuzzing goes on; a hang or too much memory ends it.
+A fault is written down once by its place in the source, and fuzzing goes on; an input that takes too long is one too. A
+hang of the interpreter or too much memory ends it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import signal
 import sys
 import time
 import traceback
@@ -22,6 +24,7 @@ with atheris.instrument_imports(include=["astra"]):
 
 DAMAGED = 0.5  # of the new inputs are made by the ways that damage files, the others by libFuzzer
 EVERY_S = 2.0
+SLOWEST_S = 20.0  # of processor time for one input, instrumented: a busy machine makes nothing slow
 
 
 class Fuzzed:
@@ -39,12 +42,15 @@ class Fuzzed:
         self.inputs += 1
         try:
             text = data.decode("utf-8", "surrogateescape")
+            signal.setitimer(signal.ITIMER_PROF, SLOWEST_S)
             self.read(text)
         except AstraError as error:
             self.refused += 1
             str(error)
         except Exception as error:  # whatever it is, it is told
             self._fault(data, error)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
         if time.monotonic() - self.saved_s > EVERY_S:
             self.saved_s = time.monotonic()
             self.report.write_text(json.dumps({"inputs": self.inputs, "refused": self.refused}), encoding="utf-8")
@@ -71,11 +77,17 @@ def mutate(data: bytes, most: int, seed: int) -> bytes:
     return bytes(atheris.Mutate(data, most))
 
 
+def too_long(*_: object) -> None:
+    """What the timer of an input that takes too long does."""
+    raise TimeoutError(f"an input takes more than {SLOWEST_S:.0f} s of processor time")
+
+
 def main() -> None:
     """Fuzz until the time is over."""
     name, report, found = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     assert MOST_BYTES > 0
     fuzzed = Fuzzed(name, report, found)
+    signal.signal(signal.SIGPROF, too_long)
     atheris.Setup([sys.argv[0], *sys.argv[4:]], fuzzed.once, custom_mutator=mutate)
     atheris.Fuzz()
 

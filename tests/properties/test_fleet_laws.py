@@ -29,6 +29,7 @@ FLEETS = (
     ("24xH100", "5xA100-80", "8xH20"),
     ("8xA100-40", "8xA100-80", "16xL40S"),
 )
+LIMITS = ({"maximum": "cp=1"}, {"maximum": "pp=2"}, {"fix": "zero=1"}, {"fix": "tp=2"})
 
 
 def planned(cluster: Cluster, model: str = MODEL, batch: int = BATCH, **how: list[str]) -> float:
@@ -54,7 +55,7 @@ def test_no_part_of_a_fleet_is_quicker(fleet: tuple[str, ...]) -> None:
             assert step_s(fleet) <= step_s(part) * (1 + ROUNDING), part
 
 
-@pytest.mark.parametrize("how", [{"maximum": "cp=1"}, {"maximum": "pp=2"}, {"fix": "zero=1"}, {"fix": "tp=2"}])
+@pytest.mark.parametrize("how", sampled(LIMITS, every=2))
 @pytest.mark.parametrize("fleet", sampled(FLEETS[:3], every=3))
 def test_no_restriction_makes_a_fleet_quicker(fleet: tuple[str, ...], how: dict[str, str]) -> None:
     assert step_s(fleet) <= step_s(fleet, **how) * (1 + ROUNDING)

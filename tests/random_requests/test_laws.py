@@ -13,21 +13,44 @@ from typing import Any
 import pytest
 
 import astra
-from tests.random_requests.laws import ANSWERS, Record, check, judged
+from astra.catalog import runtimes
+from astra.money.objectives import OBJECTIVES
+from astra.spec.request import FIELDS
+from astra.spec.workload import PRECISIONS, TASKS
+from tests.random_requests.asking import VERBS, ask
+from tests.random_requests.drawing import KINDS, SPELLINGS, Asked, drawn
+from tests.random_requests.laws import ANSWERS, LAWS, Case, Record, check, judged, refused
 
-SEEDS = (5, 8, 17)
+NUMBERS = range(40)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_request_keeps_the_laws(seed: int) -> None:
-    outcome = judged(seed)
-    assert outcome.code in ANSWERS
-    assert outcome.fault == ""
+def test_random_requests_keep_the_laws() -> None:
+    outcomes = [judged(number) for number in NUMBERS]
+    assert [(number, outcome.fault) for number, outcome in enumerate(outcomes) if outcome.fault] == []
+    assert {outcome.code for outcome in outcomes} <= {*ANSWERS}
+    assert {"plan", "estimate", "bad"} <= {outcome.asked.kind for outcome in outcomes} <= {*KINDS}
+
+
+def test_every_field_and_name_is_drawn() -> None:
+    """Of 1,500 requests; none is asked."""
+    draws = [drawn(Random(number)) for number in range(1500)]
+    fields = [asked.fields for asked in draws]
+    assert {asked.kind for asked in draws} == {*KINDS}
+    assert {asked.spelling for asked in draws} == {*SPELLINGS}
+    known = {
+        "runtime": runtimes.runtime_names(), "task": TASKS, "precision": PRECISIONS,
+        "objective": {*OBJECTIVES} - {"budget", "deadline"},
+    }  # fmt: skip
+    for name, values in known.items():
+        assert {str(each.get(name)) for each in fields} >= {*values}, name
+    assert {name for each in fields for name in each} >= {*FIELDS} - {"known_nodes", "assume_network", "own"}
 
 
 @cache
 def _answer() -> Record:
-    found: Record = json.loads(astra.plan("llama-2-7b", gpus="8xH100", batch=64, seq=2048, top=2).to_json())
+    found: Record = json.loads(
+        astra.plan("llama-2-7b", gpus="8xH100", batch=64, seq=2048, top=2, fix=["pp=1"]).to_json()
+    )
     return found
 
 
@@ -44,30 +67,49 @@ def put(*path: Any, to: Any) -> Callable[[Record], None]:
 BEST = ("plans", 0, "estimate")
 
 
-def _slow_alone(record: Record) -> None:
-    del record["plans"][1:]
-    put(*BEST, "step_s_range", "high", to=1e9)(record)
-
-
-BROKEN: dict[str, Callable[[Record], object]] = {
-    "breakdown": put(*BEST, "breakdown", "forward compute", to=99.0),
-    "memory": put(*BEST, "stages", 0, "memory", "weights", to=99.0),
-    "tokens": put(*BEST, "tokens_per_s", to=1.0),
-    "does not fit": put(*BEST, "fits", to=False),
-    "got lost": put("search", "feasible", to=10**9),
-    "read back": put("no such field", to=1),
-    "is better than the plan": _slow_alone,
-    "out of order": put(*BEST, "step_s_range", "high", to=1e9),
+BROKEN: dict[str, tuple[str, Callable[[Record], object]]] = {
+    "breakdown": ("sums", put(*BEST, "breakdown", "forward compute", to=99.0)),
+    "memory": ("sums", put(*BEST, "stages", 0, "memory", "weights", to=99.0)),
+    "tokens": ("sums", put(*BEST, "tokens_per_s", to=1.0)),
+    "does not fit": ("limits", put(*BEST, "fits", to=False)),
+    "got lost": ("limits", put("search", "feasible", to=10**9)),
+    "out of order": ("limits", put(*BEST, "step_s_range", "high", to=1e9)),
+    "read back": ("read back", put("no such field", to=1)),
+    "is better than the plan": ("unbeaten", put(*BEST, "step_s_range", "high", to=1e9)),
+    "is not what was asked for": ("restrictions kept", put("asked", "fix", to=["tp=8"])),
+    "another step time": ("text", put(*BEST, "step_s", to=1.0)),
+    "a restriction made it quicker": ("wider is no slower", put(*BEST, "step_s_range", "high", to=1e-3)),
+    "made it quicker": ("narrower is no quicker", put(*BEST, "step_s_range", "high", to=1e9)),
+    "gives another answer": ("asked again", put("asked", "batch", to=128)),
 }
 
 
-@pytest.mark.parametrize("law", BROKEN)
-def test_a_broken_law_is_noticed(law: str) -> None:
-    record = copy.deepcopy(_answer())
-    check(record, Random(1))
-    BROKEN[law](record)
-    with pytest.raises(AssertionError, match=law):
-        check(record, Random(1))
+@pytest.mark.parametrize("said", BROKEN)
+def test_a_broken_law_is_noticed(said: str) -> None:
+    record, (law, change) = copy.deepcopy(_answer()), BROKEN[said]
+    record["asked"] |= {"fix": []} if law == "narrower is no quicker" else {}
+    change(record)
+    with pytest.raises(AssertionError, match=said):
+        LAWS["astra.plan"][law][1](Case(record, Random(3)))
+
+
+def test_an_answer_keeps_every_law() -> None:
+    checked = check(copy.deepcopy(_answer()), Random(1), every=True)
+    assert {*LAWS["astra.plan"]} - {*checked} == {"narrower is no quicker", "no pool alone is better"}
+
+
+def test_what_escapes_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that is none of ours is noticed, by keywords and on the command line."""
+
+    def fails(*args: object, **more: object) -> None:
+        raise ZeroDivisionError("nobody thought of this")
+
+    monkeypatch.setitem(VERBS, "plan", fails)
+    monkeypatch.setattr("astra.api.plan", fails)
+    for spelling in ("keywords", "flags", "toml"):
+        asked = Asked("plan", "plan", {"model": "gpt-2", "gpus": ["1xH100"]}, spelling)
+        with pytest.raises(AssertionError, match="nobody thought of this"):
+            refused(asked, ask(asked), Random(1))
 
 
 def _asked(name: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 import astra
 from astra.api import make_job
 from astra.columns import from_strategy
-from astra.errors import InputError
+from astra.errors import InputError, NoFeasiblePlan
 from astra.evidence.bars import Doubt
 from astra.partition.problem import Effort
 from astra.rules.restrictions import Restrictions, parse_restrictions
@@ -175,3 +175,18 @@ def test_a_table_lives_as_long_as_its_search(monkeypatch: pytest.MonkeyPatch) ->
     astra.rent("gpt-2-xl", tokens="1B", batch=64, seq=1024, max_gpus=32, gpus=["H100", "A100-80", "L40S"])
     assert len(alive) > 3
     assert all(tables <= searches for tables, searches in alive)
+
+
+@pytest.mark.parametrize("goal", [{"objective": "pareto"}, {"objective": "cheapest"}, {"budget": 1e9}, {}])
+@pytest.mark.parametrize("limit", [{"fix": "etp=2"}, {"minimum": "ep=2"}])
+def test_limits_of_experts_hold_for_models_without_any(goal: dict[str, Any], limit: dict[str, Any]) -> None:
+    money = {"tokens": 1e9, "money": {"usd_per_gpu_h": 2.0}}
+    with pytest.raises(NoFeasiblePlan):
+        astra.plan("gpt-2", gpus="8xH100", batch=16, seq=1024, **money, **goal, **limit)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("runtime", ["megatron", "megatron-bridge"])
+def test_the_ledger_is_of_all_searches_of_a_job(runtime: str) -> None:
+    answer = astra.plan("llama-2-7b", gpus="8xH100", batch=64, seq=2048, runtime=runtime, top=1)
+    refused = sum(reject.strategies for reject in answer.rejects)
+    assert refused + answer.search.feasible == answer.search.considered

@@ -38,7 +38,7 @@ def test_one_pool_has_no_groups_to_forbid() -> None:
 
 @pytest.mark.parametrize("gpus", sampled((4, 8), every=2))
 def test_the_best_plan_of_each_runtime(gpus: int) -> None:
-    fleet, work = [f"{gpus}xH100", f"{gpus}xA100-80"], {**WORK, "batch": gpus**2}
+    fleet, work = [f"{gpus}xH100", f"{gpus}xA100-80"], {**WORK, "batch": 24 * gpus}
     answer = astra.plan(MODEL, gpus=fleet, by_runtime=True, **work)
     assert isinstance(answer, MixedPlanSet)
     rows = {row.runs_on: row for row in answer.by_runtime}

@@ -60,7 +60,7 @@ def segments(answer: MixedPlanSet) -> list[Segment]:
         ({"forbid": ["sp"]}, lambda a: not any(" sp " in plan.strategy for plan in a.plans)),
         ({"fix": ["zero=0"]}, lambda a: all("zero0" in plan.strategy for plan in a.plans)),
         ({"forbid": ["overlap=grad"]}, lambda a: not any("=grad," in plan.strategy for plan in a.plans)),
-    ], every=3, rows=True),
+    ], every=5, rows=True),
 )  # fmt: skip
 def test_restrictions_hold_in_every_plan(how: dict[str, list[str]], holds: Callable[[MixedPlanSet], bool]) -> None:
     free = planned()

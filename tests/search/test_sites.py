@@ -105,7 +105,7 @@ def test_another_site_pays_from_the_width_that_is_told(tmp_path: Any) -> None:
 
 
 def test_local_steps_are_offered_and_never_taken(tmp_path: Any) -> None:
-    cluster = sites(tmp_path, 4)
+    cluster = sites(tmp_path, 2)
     answer = planned(cluster)
     assert not [plan for plan in answer.plans if "local=" in plan.strategy]
     offer = answer.local_steps

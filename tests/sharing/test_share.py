@@ -158,6 +158,12 @@ def test_a_job_without_a_plan_says_why() -> None:
     assert told.startswith("big has no plan on any of its pools")
 
 
+def test_a_job_that_may_have_no_number_of_gpus_is_told_what_there_is() -> None:
+    told = refused(jobs={"big": {"model": "llama-2-7b", "tokens": "1B", "min_gpus": 9999}})
+    assert "min_gpus" in told
+    assert all(name in told for name in TABLES["pools"])
+
+
 def test_the_picture_has_every_job_and_is_xml() -> None:
     report = shared(title="<b>&", jobs=jobs(**{"chat": {"deadline": "6d"}}))
     root = ElementTree.fromstring(gantt_svg(report))

@@ -15,7 +15,7 @@ from astra.validate.table import published
 from tests.tiers import sampled
 from tests.validate.test_runs import run as run_of
 
-PARTS = 12  # of the table
+PARTS = 24  # of the table
 
 
 @pytest.mark.parametrize("part", sampled(range(PARTS), every=PARTS))

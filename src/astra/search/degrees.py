@@ -33,11 +33,9 @@ def degrees(job: Job, counts: Ints, restrictions: Restrictions) -> dict[str, Col
 def expert_degrees(job: Job, restrictions: Restrictions) -> dict[str, Column]:
     """Every ep with every etp the GPUs of the job have room for; 1 with 1 where there are no experts."""
     moe = job.model.moe
-    if moe is None:
-        return {"ep": np.ones(1, np.int64), "etp": np.ones(1, np.int64)}
-    slices = [n for n in divisors(moe.ffn) if n <= job.pool.gpus]
+    slices = [n for n in divisors(moe.ffn) if n <= job.pool.gpus] if moe else [1]
     ep, etp = (
         np.array(list(restrictions.filter(name, some)), np.int64)
-        for name, some in (("ep", expert_candidates(job, restrictions)), ("etp", slices))
+        for name, some in (("ep", expert_candidates(job, restrictions) if moe else [1]), ("etp", slices))
     )
     return {"ep": np.repeat(ep, len(etp)), "etp": np.tile(etp, len(ep))}

@@ -23,29 +23,32 @@ from astra.spec.strategy_fields import CHOICES, OVERLAPS, SCHEDULES
 from astra.units import GIB, show_count
 
 
-def rejects_of(found: SearchOutcome, user_rules: Sequence[Rule], job: Job) -> list[Reject]:
-    """The ledger, largest first."""
+def rejects_of(searches: Sequence[SearchOutcome], user_rules: Sequence[Rule], job: Job) -> list[Reject]:
+    """The ledger of all searches of a job, largest first."""
+    refused: dict[str, int] = {}
+    for name, count in (each for found in searches for each in found.refused.items()):
+        refused[name] = refused.get(name, 0) + count
     sentences = {rule.name: rule.sentence for rule in (*rules_of(job.runtime), *user_rules)}
     rows = [
         Reject(reason=name, sentence=sentences.get(name, name), strategies=count)
-        for name, count in found.refused.items()
+        for name, count in refused.items()
         if count
     ]
     rows += [
         Reject(
             reason="memory",
             sentence=f"needs more than {job.limit_bytes / GIB:.1f} GiB per GPU",
-            strategies=found.too_large,
+            strategies=sum(found.too_large for found in searches),
         ),
         Reject(
             reason="dominated",
             sentence="an overlap or flash attention switched off: they stay on unless --fix or a rule speaks of them",
-            strategies=found.dominated,
+            strategies=sum(found.dominated for found in searches),
         ),
         Reject(
             reason="bound",
             sentence="proven slower than the plans shown, by a lower bound of its step time",
-            strategies=found.slower,
+            strategies=sum(found.slower for found in searches),
         ),
     ]
     return sorted((row for row in rows if row.strategies), key=lambda row: (-row.strategies, row.reason))
@@ -152,7 +155,8 @@ def able(job: Job, *, several: bool = False) -> Job:
     who = job.runtime.name
     reasons = [reason.sentence for reason in unable(job.runtime, job.model, job.workload)]
     if not reasons and several and "pp" not in job.runtime.can.degrees:
-        reasons = [f"{who} has no pipeline parallelism, which joins several pools of GPUs"]
+        joined = "which joins several pools of GPUs (a server in part is a pool of its own)"
+        reasons = [f"{who} has no pipeline parallelism, {joined}"]
     if reasons:
         others = who_can(job.model, job.workload)
         others = [name for name in others if not several or "pp" in runtimes.runtime(name).can.degrees]

@@ -204,16 +204,16 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
     job = found.attempt.job
     plans = [(job, strategy, result) for strategy, result in found.ranked]
     notes += found.attempt.notes
-    bold = daring(found.search.grids.job, found.search, plans[0][2], rules, tag)
-    rejects = rejects_of(found.search, rules, job)
+    bold = daring(found.searches[0].grids.job, found.searches[0], plans[0][2], rules, tag)
+    rejects = rejects_of(found.searches, rules, job)
     return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
 
 
 class _Found(NamedTuple):
-    """The best of all searches of a job, as they are told, with the attempt of the first; and the first search."""
+    """The best of all searches of a job, as they are told, with the attempt of the first; and the searches."""
 
     attempt: Attempt
-    search: SearchOutcome
+    searches: list[SearchOutcome]
     ranked: list[tuple[Strategy, Estimate]]
     considered: int
     evaluated: int
@@ -249,7 +249,7 @@ def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) 
     considered, evaluated, feasible = (
         sum(getattr(one, name) for one in searches) for name in ("considered", "evaluated", "feasible")
     )
-    return _Found(attempt, found, fitting, considered, evaluated, feasible)
+    return _Found(attempt, searches, fitting, considered, evaluated, feasible)
 
 
 def _doubt_of(world: World, attempt: Attempt) -> Doubt | None:

@@ -138,7 +138,15 @@ def problem_of(
             for point in curves.points[job.name]
         )  # fmt: skip
         if not ways:
-            why = curves.missing.get(job.name, "no number of GPUs is within its limits")
-            raise NoFeasiblePlan(f"{job.name} has no plan on any of its pools. The last that was tried: {why}")
+            raise NoFeasiblePlan(_why_none(job, curves, pools))
         tasks.append(Task(ways, job.weight, job.deadline_s, job.start_s))
     return Problem(tuple(tasks), tuple(pool.nodes for pool in pools.values()))
+
+
+def _why_none(job: Job, curves: Curves, pools: dict[str, SharedPool]) -> str:
+    """Why a job can run nowhere."""
+    if job.name in curves.missing:
+        return f"{job.name} has no plan on any of its pools. The last that was tried: {curves.missing[job.name]}"
+    had = [f"{pool.nodes * pool.node_gpus} of {name} in servers of {pool.node_gpus}" for name, pool in pools.items()
+           if name in job.pools]  # fmt: skip
+    return f"{job.name} may have no number of GPUs: its min_gpus, max_gpus or counts leave none of {', '.join(had)}."
