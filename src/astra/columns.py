@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from astra.provenance import Ints
 from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import CHOICES, INTEGERS, MODULES, OVERLAPS, SWITCHES
 
@@ -128,3 +129,13 @@ def to_strategy(columns: Columns, row: int, *, layers: tuple[int, ...] = ()) -> 
     overlap = tuple(name for name in OVERLAPS if cell(f"overlap_{name}"))
     modules = tuple(name for name in MODULES if cell(f"recompute_{name}"))
     return Strategy(**fields, overlap=overlap, modules=modules, layers=layers)
+
+
+def cross(columns: dict[str, Column], more: dict[str, Column]) -> tuple[dict[str, Column], Ints]:
+    """Every row with every entry of ``more``; also the row each result came from."""
+    rows = len(next(iter(columns.values())))
+    width = len(next(iter(more.values()), (None,)))
+    index = np.repeat(np.arange(rows), width)
+    wide = {name: column[index] for name, column in columns.items()}
+    wide |= {name: np.tile(column, rows) for name, column in more.items()}
+    return wide, index

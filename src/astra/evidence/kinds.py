@@ -185,12 +185,15 @@ class Runs(NamedTuple):
         return np.array(words, np.int64).reshape(-1, len(WORDS)), np.array([kind.gpus for kind in kinds])
 
     def elsewhere(self, kind: Kind) -> list[str]:
-        """Words that all strategies of a job share, and that no run of such a model has; so sharded, if any run is."""
-        sharded = (kind.model, kind.zero, "zero", kind.zero) in self.seen
-        zero = (kind.zero,) if sharded else ("states", "gradients", "weights")
+        """Words that all strategies of a job share, and that no run of such a model has.
+
+        Of precisions, no run so sharded, if any is: what is gathered is as wide as they are.
+        """
+        sharded, any_way = (kind.model, kind.zero, "zero", kind.zero) in self.seen, ("states", "gradients", "weights")
+        zeros = {name: (kind.zero,) if sharded and name == "precision" else any_way for name in SHARED}
         return [
             name for name in SHARED
-            if not any((kind.model, each, name, getattr(kind, name)) in self.seen for each in zero)
+            if not any((kind.model, each, name, getattr(kind, name)) in self.seen for each in zeros[name])
         ]  # fmt: skip
 
     def kind(self, run: int) -> Kind:

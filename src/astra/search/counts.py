@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import Column, Columns, distinct, joined, take
+from astra.columns import Column, Columns, cross, distinct, joined, take
 from astra.cost import memory, step
 from astra.cost.pipeline import mesh_bound_s
 from astra.cost.recompute import UNSAVED, Recomputes
@@ -43,7 +43,7 @@ from astra.search.doubts import Doubts
 from astra.search.engine import Leaders
 from astra.search.least import least_passes, waits_on
 from astra.search.settle import blocks, by_depth, entries_of, growing, join_parts
-from astra.search.space import Space, cross, facts_in
+from astra.search.space import Space, facts_in
 from astra.search.words import settled
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from astra.columns import Columns, distinct
+from astra.columns import Columns, cross, distinct
 from astra.cost.memory import Sharding
 from astra.evidence.bars import Doubt, least_factor
 from astra.evidence.kinds import kind_at, told_apart
 from astra.provenance import Floats, Ints
-from astra.search.space import Space, cross
+from astra.search.space import Space
 from astra.spec.job import Job
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import distinct, from_strategy, joined, take
+from astra.columns import cross, distinct, from_strategy, joined, take
 from astra.cost import memory, step
 from astra.cost.pipeline import mesh_bound_s
 from astra.cost.recompute import UNSAVED, Recomputes
@@ -44,7 +44,7 @@ from astra.search.settle import (
     may_be_least,
     to_strategy,
 )
-from astra.search.space import Space, cross, recompute_columns, spoken_of
+from astra.search.space import Space, recompute_columns, spoken_of
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from astra.columns import Column, Columns, code, distinct
+from astra.columns import Column, Columns, code, cross, distinct
 from astra.cost.gathered import Layout, Layouts, layout
 from astra.cost.layers import modules_in
 from astra.cost.memory import Sharding
@@ -391,13 +391,3 @@ def recompute_columns(job: Job, recomputes: Recomputes) -> dict[str, Column]:
         found[f"recompute_{name}"] = (recomputes.modules >> place & 1) > 0
     absent = [name for name in MODULES if f"recompute_{name}" not in found]
     return found | {f"recompute_{name}": np.zeros(len(recomputes), bool) for name in absent}
-
-
-def cross(columns: dict[str, Column], more: dict[str, Column]) -> tuple[dict[str, Column], Ints]:
-    """Every row with every entry of ``more``; also the row each result came from."""
-    rows = len(next(iter(columns.values())))
-    width = len(next(iter(more.values()), (None,)))
-    index = np.repeat(np.arange(rows), width)
-    wide = {name: column[index] for name, column in columns.items()}
-    wide |= {name: np.tile(column, rows) for name, column in more.items()}
-    return wide, index

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from astra.cost import effects
 from astra.cost.host import launch_s
 from astra.errors import InputError
 from astra.layers.kinds import modules_of
@@ -19,6 +20,8 @@ MODULE_SETS: Final = (
     ("core_attn",), ("layernorm", "moe_act"), ("layernorm", "moe"), ("mla_up_proj",), ("mla_up_proj", "mlp"),
     ("layernorm", "mla_up_proj", "moe_act"),
 )  # fmt: skip
+
+_SERVERS: Final = (1, 2, 4, 8)  # in which states are sharded that others replicate
 
 
 def settled(job: Job, restrictions: Restrictions) -> Job:
@@ -112,7 +115,10 @@ class Attempt(NamedTuple):
 
 
 def attempts(job: Job, restrictions: Restrictions) -> list[Attempt]:
-    """A job as is usual, then what is tried where nothing fits: no graphs of layers, then moments in bf16 too."""
+    """A job as is usual, then what is tried where nothing fits: no graphs of layers, then moments in bf16 too.
+
+    Few experts, which FSDP2 pads to as many shards as there are ranks, have more room in groups of ranks.
+    """
     found = [Attempt(job, restrictions)]
     spoken = {*restrictions.fixed, *restrictions.forbidden}
     if _may_drop_graphs(job, restrictions):
@@ -121,6 +127,8 @@ def attempts(job: Job, restrictions: Restrictions) -> list[Attempt]:
         narrow = msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, "moments": ("bf16",)})
         last = found[-1]
         found.append(Attempt(last.job, narrow, (*last.notes, "moments in bf16, because nothing fits with fp32")))
+    if job.model.moe and job.runtime.amount("pads_experts"):
+        found += _in_groups(found[0])
     return found
 
 
@@ -131,11 +139,13 @@ def roomiest(job: Job, restrictions: Restrictions) -> Job:
 
 
 def beside(attempt: Attempt) -> Iterator[Attempt]:
-    """What may be better than what an attempt has found, because it leaves more room.
+    """What may be better than what an attempt has found, because it leaves more room or sends less.
 
     Graphs of layers keep their inputs and exclude recompute. Activations of dense layers can wait with a near host, as
-    FSDP's recipes have them (Megatron-Bridge on GB200 and GB300); then nothing is captured or recomputed.
+    FSDP's recipes have them (Megatron-Bridge on GB200 and GB300); then nothing is captured or recomputed. States of
+    FSDP2 may be sharded inside groups.
     """
+    yield from _in_groups(attempt)
     job, restrictions, can = attempt.job, attempt.restrictions, attempt.job.runtime.can
     plain = _may_drop_graphs(job, restrictions)
     bare = _without_graphs(job) if plain else job
@@ -152,6 +162,22 @@ def beside(attempt: Attempt) -> Iterator[Attempt]:
     alone: dict[str, Any] = {"offload_layers": waiting, "zero": (3,), "pp": (1,), "recompute": ("none",)}
     if "offload_layers" not in restrictions.fixed and all(restrictions.filter(*item) for item in alone.items()):
         yield Attempt(bare, msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, **alone}), attempt.notes)
+
+
+def _in_groups(attempt: Attempt) -> Iterator[Attempt]:
+    """States sharded over the ranks of one, two, four or eight servers alone (HSDP): less goes between servers.
+
+    Of frameworks that gather weights layer by layer, so in every pass.
+    """
+    job, restrictions = attempt.job, attempt.restrictions
+    spoken = "shard" in restrictions.fixed or "shard" in restrictions.forbidden
+    if spoken or not job.runtime.can.shard or not effects.units(job.runtime):
+        return
+    for servers in _SERVERS:
+        ranks = servers * job.pool.node.gpus
+        if ranks < job.pool.gpus:
+            words = msgspec.structs.replace(job.words, shard=ranks)
+            yield Attempt(msgspec.structs.replace(job, settled=words), restrictions, attempt.notes)
 
 
 def _may_drop_graphs(job: Job, restrictions: Restrictions) -> bool:

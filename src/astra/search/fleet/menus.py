@@ -39,7 +39,7 @@ from astra.search.fleet.detail import replicas_of, without_even
 from astra.search.fleet.pools import Fleet, Limits, part_of
 from astra.search.space import Space
 from astra.search.splits import polished
-from astra.search.words import attempts, said, settled
+from astra.search.words import Attempt, attempts, beside, roomiest, said, settled
 from astra.spec.job import Job, Words
 from astra.spec.mixed import plain_group
 from astra.spec.strategy import Strategy, replace
@@ -147,7 +147,7 @@ class Menus:
         by_table: dict[int, list[Grids]] = {}
         for asked in wanted:
             if not self.met(asked):
-                job, limits, _ = attempts(self._job(asked), self.limits.restrictions)[0]
+                job, limits, _ = self._attempts(asked)[0]
                 grids = self._grids[asked] = self._grids_of(job, limits, asked.pool)
                 by_table.setdefault(id(grids.table), []).append(grids)
         for several in by_table.values():
@@ -197,17 +197,34 @@ class Menus:
     def _search(self, asked: Asked, below_s: float) -> Found | None:
         """What the planner for one GPU type puts first."""
         grids = self._grids.pop(asked, None)
-        for job, limits, _ in attempts(self._job(asked), self.limits.restrictions):
-            grids = grids or self._grids_of(job, limits, asked.pool)
-            if self.upper and asked.share == self.batch:
-                found = among(grids, keep=KEEP, within=WITHIN, doubt=Doubt(job))
-            else:
-                found = among(grids, keep=KEEP, within=WITHIN, below_s=below_s)
-            self.spent += OPENED + len(grids.space.strategies)
+        for attempt in self._attempts(asked):
+            found = self._among(attempt, asked, below_s, grids)
+            if found.candidates and asked.share == self.batch:
+                others = [self._among(other, asked, below_s) for other in beside(attempt)]
+                found = min((one for one in (found, *others) if one.candidates), key=self._first_s)
             if found.candidates or below_s < inf:
-                return Found(job, found.candidates, grids.timed)
+                return found
             grids = None
         return None
+
+    def _attempts(self, asked: Asked) -> list[Attempt]:
+        restrictions = self.limits.restrictions
+        return attempts(roomiest(self._job(asked), restrictions), restrictions)
+
+    def _among(self, attempt: Attempt, asked: Asked, below_s: float, known: Grids | None = None) -> Found:
+        """What an attempt finds; all of the batch is judged as a pool alone is."""
+        grids = known or self._grids_of(attempt.job, attempt.restrictions, asked.pool)
+        if self.upper and asked.share == self.batch:
+            found = among(grids, keep=KEEP, within=WITHIN, doubt=Doubt(attempt.job))
+        else:
+            found = among(grids, keep=KEEP, within=WITHIN, below_s=below_s)
+        self.spent += OPENED + len(grids.space.strategies)
+        return Found(attempt.job, found.candidates, grids.timed)
+
+    def _first_s(self, found: Found) -> float:
+        """What the first that was found is judged by."""
+        first = found.candidates[0]
+        return first.step_s * (float(Doubt(found.job).of(from_strategy(first.strategy))[0]) if self.upper else 1.0)
 
     def imitated(self, pool: int, gpus: int, group: OpenGroup, share: float) -> list[OpenGroup]:
         """Groups of a pool that cut the model as one of another pool does: those that are legal and fit.
