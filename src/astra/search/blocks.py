@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from astra.columns import Column, Columns, distinct
+from astra.columns import Column, Columns, cross, distinct
 from astra.cost import step
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
@@ -19,7 +19,7 @@ from astra.rules.restrictions import Restrictions
 from astra.search.degrees import degrees, expert_degrees
 from astra.search.floors import EXPERTS, PAIRS, SHARDS, Floor, Floors, SharedFloors
 from astra.search.least import flops_bound_s, least_passes, waits_on
-from astra.search.space import cross, divisors
+from astra.search.space import divisors
 from astra.spec.job import Job
 
 MOST_ROWS: Final = 1_500_000  # of a table before the rules refuse any, as far as it can be told

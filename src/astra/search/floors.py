@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import Column, Columns
+from astra.columns import Column, Columns, cross
 from astra.cost import effects, memory
 from astra.cost.parts import Part
 from astra.cost.stage import gather_parts, least_s, over_model
@@ -30,7 +30,7 @@ from astra.rules.table import check
 from astra.search.bounds import layer_bytes, products_s
 from astra.search.counts import OF_THE_GPU, SHARDINGS
 from astra.search.degrees import expert_degrees
-from astra.search.space import cross, divisors
+from astra.search.space import divisors
 from astra.spec.job import Job
 
 CHECKED: Final = 300.0  # rows in a unit of effort
