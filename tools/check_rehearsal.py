@@ -24,7 +24,7 @@ from astra.cost.parts import Direction
 from astra.cost.stage import SHARD_COLUMNS, gather_parts, over_stages, stage_table
 from astra.errors import AstraError, InputError
 from astra.files import read_json
-from astra.lab.rehearse.plan import FSDP2, RUNTIME
+from astra.lab.rehearse.plan import FSDP2, RUNTIME, TRANSFORMERS
 from astra.lab.rehearse.rows import case_of_row
 from astra.layers.kinds import LayerKind
 from astra.layers.split import kinds
@@ -116,10 +116,13 @@ def job_of(row: Mapping[str, Any], device: Device) -> tuple[Job, Strategy]:
 def runtime_of(row: Mapping[str, Any]) -> Runtime:
     """The rehearsed runtime, with the variants a row asks for."""
     framework = row.get("framework", "megatron")
-    if framework == "fsdp2":  # its attention was chosen, and draws less power: torch takes cuDNN's by itself now
-        return changed(runtimes.runtime(FSDP2[row["compiled"]]), attention="flash2", **FLASH)
-    if framework in ("transformers", "torchtitan"):
-        return runtimes.runtime("transformers-local" if framework == "transformers" else FSDP2[row["compiled"]])
+    if framework == "transformers":
+        return runtimes.runtime(TRANSFORMERS)
+    if framework in ("fsdp2", "torchtitan"):
+        chosen = runtimes.runtime(FSDP2[row["compiled"]])
+        # FlashAttention-2, which was chosen, draws less power than what torch takes by itself now
+        flash = framework == "fsdp2" and row["attention"] == "flash"
+        return changed(chosen, attention="flash2", **FLASH) if flash else chosen
     chosen = runtimes.runtime(RUNTIME)
     if row["fused_cross_entropy"]:
         chosen = changed(chosen, logits_peak_bytes=FUSED_LOGITS_BYTES)

@@ -36,7 +36,7 @@ class Case(Spec, frozen=True, kw_only=True):
     stage: int = 0
     microbatches: int = 0  # 0: as few as show the steady state
     framework: Framework = "megatron"
-    attention: Literal["flash", "cudnn"] = "flash"
+    attention: Literal["flash", "cudnn", "sdpa"] = "flash"  # chosen, or what torch takes by itself
     fused_cross_entropy: bool = False
     compiled: bool = False  # each layer and the loss by torch.compile; FSDP2 alone
     precision: Literal["bf16", "fp8-rowwise"] = "bf16"  # of products in layers; torchtitan alone
@@ -49,7 +49,7 @@ class Case(Spec, frozen=True, kw_only=True):
         check(model.heads % tp == 0, "case.tp", tp, f"a divisor of heads={model.heads}")
         check(not strategy.sp or self.seq % tp == 0, "case.seq", self.seq, f"a multiple of tp={tp} under sp")
         check(vp == 1 or pp > 1, "case.vp", vp, "1 without a pipeline")
-        check(self.attention in ("flash", "cudnn"), "case.attention", self.attention, "flash or cudnn")
+        check(self.attention in ("flash", "cudnn", "sdpa"), "case.attention", self.attention, "flash, cudnn or sdpa")
         check(ep == 1 or self.experts > 0, "case.ep", ep, "1 for a dense model")
         check(self.experts % ep == 0, "case.ep", ep, f"a divisor of experts={self.experts}")
         check(tp * strategy.dp % ep == 0, "case.ep", ep, f"a divisor of tp*dp={tp * strategy.dp}")
@@ -112,7 +112,8 @@ class Case(Spec, frozen=True, kw_only=True):
     @property
     def strategy_id(self) -> str:
         """Model, workload and strategy: stages of one job share it, so they fall into one split."""
-        extra = ("/cudnn" if self.attention == "cudnn" else "") + ("/fusedce" if self.fused_cross_entropy else "")
+        extra = "" if self.attention == "flash" else f"/{self.attention}"
+        extra += "/fusedce" if self.fused_cross_entropy else ""
         extra += "/overlap" if self.overlap_grad else ""
         extra += "" if self.framework in ("megatron", "torch") else f"/{self.framework}"
         extra += "/compiled" if self.compiled else ""

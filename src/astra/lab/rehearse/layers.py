@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, Final
@@ -72,12 +73,12 @@ def _crossings(tp: int, sp: bool) -> tuple[Callable[[Any], Any], Callable[[Any],
 
 
 def attend(kernel: str, q: Any, k: Any, v: Any) -> Any:
-    """Causal attention of [b, heads, s, dim] by one of torch's fused kernels."""
+    """Causal attention of [b, heads, s, dim] by one of torch's fused kernels, or by that which it takes itself."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    backend = SDPBackend.CUDNN_ATTENTION if kernel == "cudnn" else SDPBackend.FLASH_ATTENTION
-    with sdpa_kernel(backend):
+    backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+    with sdpa_kernel(backends[kernel]) if kernel in backends else contextlib.nullcontext():
         grouped = q.shape[1] != k.shape[1]
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
 

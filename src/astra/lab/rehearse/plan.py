@@ -170,6 +170,7 @@ def case_of(
         microbatches=min(planned, fewest_microbatches(strategy.pp, strategy.vp, stage)),
         framework=framework,
         compiled=compiled,
+        attention="sdpa" if framework in _IN_UNITS else "flash",  # as frameworks leave it to torch
     )
 
 
