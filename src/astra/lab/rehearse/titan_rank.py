@@ -20,6 +20,7 @@ from astra.lab.rehearse.case import Case
 from astra.spec.model import ModelSpec
 
 _THETA: Final = 500000.0
+_REPLACED: Final[list[Any]] = []  # libraries of operators: torch takes their kernels back when they die
 # Data, tokenizers and checks, which no rank here reaches, and what its command line is made of.
 _UNUSED: Final = (
     "torchtitan.components.dataloader",
@@ -172,7 +173,7 @@ def _functional_collectives() -> None:
         library.impl("all_gather_into_tensor", gathered, key)
         library.impl("reduce_scatter_tensor", scattered, key)
         library.impl("all_reduce", reduced, key)
-    globals()["_LIBRARY"] = library  # what it has replaced is put back when it dies
+    _REPLACED.append(library)
 
 
 def _filled(into: Any, source: Any, shape: tuple[int, ...]) -> Any:
