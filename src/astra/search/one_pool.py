@@ -35,6 +35,7 @@ from astra.spec.strategy import Strategy, parse_strategy, replace
 from astra.units import show_dollars, show_seconds
 
 LEAST_GAIN: Final = 0.01  # of a step, below which nobody would take a risk
+LEAST_BETTER: Final = 1e-3  # of a step, for which a plan has other words than usual
 KEPT: Final = 5  # plans whose layers are moved, however few are shown: the first does not depend on that
 TRIED: Final = 30  # steps of a trial, warm-up included
 
@@ -241,8 +242,8 @@ def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) 
         more = among(grids, keep=keep, doubt=_doubt_of(world, other), below_s=below_s)
         searches.append(more)
         own = _told(world, other, more) if more.candidates else []
-        if any(_runs(result) and _ranked_by(world, result) < below_s for _, result in own):
-            attempt, ranked = other, [*own, *ranked]
+        if any(_runs(result) and _ranked_by(world, result) < (1 - LEAST_BETTER) * below_s for _, result in own):
+            attempt, ranked = other, [*ranked, *own]
     fitting = sorted((pair for pair in ranked if _runs(pair[1])), key=lambda pair: _ranked_by(world, pair[1]))[:top]
     if usual.words.graphs != first.job.words.graphs:
         fitting = [_with_graphs(world, usual, pair) for pair in fitting]
