@@ -72,6 +72,7 @@ def server() -> Iterator[Server]:
 def browser() -> Iterator[Harness]:
     harness = Harness("browser", "browser_harness.py")
     if "missing" in harness.versions:
+        harness.close()
         pytest.skip("no chromium is installed")
     yield harness
     harness.close()
