@@ -1,6 +1,6 @@
 // The page: whenever the form says something else, the answer is asked for again, and what is outdated is given up.
 
-import { Refusal, keep, post, shelf } from "./api.js";
+import { Refusal, keep, offered, post } from "./api.js";
 import { Form } from "./form.js";
 
 const place = (id) => document.getElementById(id);
