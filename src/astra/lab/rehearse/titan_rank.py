@@ -2,8 +2,9 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse one rank of torchtitan's own models: its layers, tensor parallelism by DTensor, compilation and FSDP2.
 
-Written for torchtitan 0.2.2, as run with torch 2.11; 0.3 was not tried. Model and wrapping are its own (``parallelize_llama``, ``parallelize_qwen3``), so are the loss and the float8 products where a case asks for
-them. Its data sets, tokenizers and loggers are never reached and need not be installed.
+Written for torchtitan 0.2.2, as run with torch 2.11; 0.3 was not tried. Model and wrapping are its own
+(``parallelize_llama``, ``parallelize_qwen3``), so are the loss and the float8 products where a case asks for them. Its
+data sets, tokenizers and loggers are never reached and need not be installed.
 """
 
 from __future__ import annotations
