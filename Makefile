@@ -101,9 +101,12 @@ lock: $(VENV)/.installed-dev
 	$(TOOLS)/release/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --generate-hashes \
 		--upgrade --quiet --custom-compile-command "make lock" --default-index https://pypi.org/simple --output-file requirements.lock
 
+# What is locked, and what the extras would install today.
 audit: $(VENV)/.installed-dev
 	$(BIN)/python tests/frameworks/install.py release
-	$(TOOLS)/release/bin/pip-audit --requirement requirements.lock --require-hashes --disable-pip --strict
+	$(TOOLS)/release/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras --quiet \
+		--default-index https://pypi.org/simple --output-file $(TOOLS)/release/extras.lock
+	$(BIN)/python -m tools.audit requirements.lock $(TOOLS)/release/extras.lock
 
 clean:
 	rm -rf $(VENV) .venvs .fuzz site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

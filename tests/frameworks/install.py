@@ -92,7 +92,7 @@ ENVIRONMENTS: Final = (
     ),
     Environment("docs", (("--editable", "{root}[serve]", "mkdocs==1.6.1", "mkdocs-material==9.8.1"), MKDOCSTRINGS)),
     Environment("fuzz", (("--editable", "{root}[serve]", "atheris==3.0.0", "pytest>=8.2", "hypothesis>=6.100"),)),
-    Environment("release", (("build==1.6.1", "hatchling==1.33.0", "uv==0.13.7", "pip-audit==2.10.1"),)),
+    Environment("release", (("build==1.6.1", "hatchling==1.33.0", "uv==0.13.7"),)),
     # What answers become in Python: data frames, pictures, and a notebook's own way of showing them.
     Environment(
         "frames",
