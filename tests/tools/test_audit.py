@@ -52,5 +52,7 @@ def test_faults_are_of_the_version_asked_about(package: tuple[str, str], faults:
 
 
 def test_a_lock_file_is_read_with_its_markers_and_hashes() -> None:
-    lock = "# made by uv\nnumpy==2.2.6 ; python_version < '3.11' \\\n    --hash=sha256:ab==\nnumpy==2.5.4\nrich==15.0.0\n"
+    lock = (
+        "# made by uv\nnumpy==2.2.6 ; python_version < '3.11' \\\n    --hash=sha256:ab==\nnumpy==2.5.4\nrich==15.0.0\n"
+    )
     assert audit.pinned(lock) == [("numpy", "2.2.6"), ("numpy", "2.5.4"), ("rich", "15.0.0")]
