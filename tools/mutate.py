@@ -2,8 +2,10 @@
 
     python -m tools.mutate src/astra/cost/step.py src/astra/cost/state.py --tests "tests/cost tests/laws" --most 100
 
-Every mutant runs in a process forked from one that has the libraries loaded; the tests stop at the first failure.
-A mutant that outlives the time limit counts as noticed. What survives is printed with its line, to be judged by hand.
+Every mutant runs in a process forked from one that has the libraries loaded. It meets the tests that run its line,
+the quickest first, and stops at the first failure; a line that only an import runs meets all of them. A mutant that
+takes more processor time than the limit counts as noticed. What survives is printed with its line, to be judged by
+hand. With --out a run that was stopped goes on where it ended.
 """
 
 from __future__ import annotations
@@ -14,14 +16,16 @@ import importlib.abc
 import importlib.machinery
 import json
 import os
+import pickle
 import random
 import shlex
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 SWAPS: Final[dict[Any, Any]] = {
@@ -144,27 +148,96 @@ class Finder(importlib.abc.MetaPathFinder):
         return importlib.machinery.ModuleSpec(fullname, self.loader, origin=self.loader.path) if one else None
 
 
-def survives(mutant: Mutant | None, tests: Sequence[str], most_s: float) -> bool:
-    """Whether the tests pass with the mistake in place, or with none."""
+class Watch:
+    """A plugin of pytest: how long each test takes, and which lines of the files it runs."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.files = {str(path.resolve()): str(path) for path in paths}
+        self.lines: dict[str, set[tuple[str, int]]] = {}
+        self.seconds: dict[str, float] = {}
+        self._met: set[tuple[str, int]] = set()
+
+    def trace(self, frame: FrameType, _event: str, _arg: object) -> Any:
+        """Follow the functions of the files, and no others."""
+        path = self.files.get(frame.f_code.co_filename)
+        if path is None:
+            return None
+
+        def line(frame: FrameType, _event: str, _arg: object) -> Any:
+            self._met.add((path, frame.f_lineno))
+            return line
+
+        return line
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        """Before a test and what it needs."""
+        self._met = self.lines.setdefault(item.nodeid, set())
+        sys.settrace(self.trace)
+
+    def pytest_runtest_teardown(self) -> None:
+        """After it."""
+        sys.settrace(None)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """How long it took."""
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+
+
+def run_tests(tests: Sequence[str], plugins: Sequence[object] = ()) -> int:
+    """Run tests in this process, silently, to the first failure."""
+    import pytest  # noqa: PLC0415
+
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    return int(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests], plugins=list(plugins)))
+
+
+def watched(paths: Sequence[Path], tests: Sequence[str]) -> Watch:
+    """Run the tests without any mistake, in a child, and bring back what they ran."""
+    watch = Watch(paths)
+    with tempfile.TemporaryFile() as found:
+        child = os.fork()
+        if child == 0:
+            status = run_tests(tests, [watch])
+            pickle.dump((watch.lines, watch.seconds), found)
+            found.flush()
+            os._exit(status)
+        if os.waitpid(child, 0)[1]:
+            raise SystemExit("the tests fail without any mistake")
+        found.seek(0)
+        watch.lines, watch.seconds = pickle.load(found)
+    return watch
+
+
+def meeting(mutant: Mutant, watch: Watch) -> list[str]:
+    """The tests that run the line of a mistake, the quickest first; all of them if it is run by an import."""
+    line = (str(mutant.path), mutant.line)
+    tests = [test for test, lines in watch.lines.items() if line in lines] or list(watch.lines)
+    return sorted(tests, key=lambda test: watch.seconds[test])
+
+
+def survives(mutant: Mutant, tests: Sequence[str], most_s: float) -> bool:
+    """Whether the tests pass with the mistake in place."""
     child = os.fork()
     if child == 0:
-        import pytest  # noqa: PLC0415
-
         os.setsid()
-        signal.alarm(round(most_s))
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        if mutant is not None:
-            parts = mutant.path.with_suffix("").parts
-            sys.meta_path.insert(0, Finder(Loader(".".join(parts[parts.index("astra") :]), mutant)))
+        signal.setitimer(signal.ITIMER_PROF, most_s)
+        parts = mutant.path.with_suffix("").parts
+        sys.meta_path.insert(0, Finder(Loader(".".join(parts[parts.index("astra") :]), mutant)))
         try:
-            status = pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests])
+            status = run_tests(tests)
         except BaseException:  # a mistake may end the run in any way
             status = 1
-        os._exit(int(status))
-    _, status = os.waitpid(child, 0)
-    return status == 0
+        os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def keep(out: Path | None, every: int, ran: int, left: Sequence[Mutant]) -> None:
+    """Write how far the run is."""
+    found = [{"file": str(one.path), "line": one.line, "what": one.what} for one in left]
+    if out:
+        out.write_text(json.dumps({"of": every, "ran": ran, "survived": found}, indent=1) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -174,9 +247,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tests", type=shlex.split, required=True, help="what pytest is given, in one text")
     parser.add_argument("--most", type=int, default=100, help="mutants, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one mutant")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds of processor time for one mutant")
     parser.add_argument("--budget", type=float, default=900.0, help="seconds for all of them")
-    parser.add_argument("--out", type=Path, help="a JSON file of the survivors")
+    parser.add_argument("--out", type=Path, help="a JSON file of the survivors, which goes on where it ended")
     asked = parser.parse_args(argv)
     import msgspec  # noqa: F401, PLC0415
     import numpy  # noqa: F401, PLC0415
@@ -184,20 +257,19 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     every = [mutant for path in asked.files for mutant in mutants(path)]
     sample = random.Random(asked.seed).sample(every, min(asked.most, len(every)))
-    if not survives(None, asked.tests, asked.limit):
-        raise SystemExit("the tests fail without any mistake, or take longer than --limit")
-    started, ran, left = time.monotonic(), 0, []
-    for mutant in sample:
+    before = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out and asked.out.exists() else {}
+    ran, known = before.get("ran", 0), {tuple(one.values()) for one in before.get("survived", [])}
+    left = [one for one in sample[:ran] if (str(one.path), one.line, one.what) in known]
+    watch, started = watched(asked.files, asked.tests), time.monotonic()
+    for mutant in sample[ran:]:
         if time.monotonic() - started > asked.budget:
             break
-        ran += 1
-        if survives(mutant, asked.tests, asked.limit):
+        if survives(mutant, meeting(mutant, watch), asked.limit):
             left.append(mutant)
             print(f"survived  {mutant.path}:{mutant.line}  {mutant.what}", flush=True)
+        ran += 1
+        keep(asked.out, len(every), ran, left)
     print(f"{len(every)} mutants, {ran} run, {ran - len(left)} noticed, {len(left)} survived")
-    if asked.out:
-        found = [{"file": str(one.path), "line": one.line, "what": one.what} for one in left]
-        asked.out.write_text(json.dumps({"of": len(every), "ran": ran, "survived": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
