@@ -85,6 +85,16 @@ def test_rajbhandari_2020_bytes_of_a_parameter(runtime: str, gradient: int) -> N
             assert memory[name] * GIB == pytest.approx(wanted, rel=1e-9), (zero, name)
 
 
+@pytest.mark.parametrize("runtime", ["deepspeed", "fsdp", "composer", "torchtitan"])
+@pytest.mark.parametrize(("precision", "nbytes"), [("bf16", 2), ("tf32", 4)])
+def test_ranks_that_share_frozen_weights_hold_them_once(runtime: str, precision: str, nbytes: int) -> None:
+    """What adapters stand beside is in somebody's memory, in the precision it is read in."""
+    asked = {"runtime": runtime, "gpus": "8xH200", "task": "lora", "precision": precision}
+    memory = told("llama-2-7b", "dp8 mbs1 zero3", **asked).stages[0].memory
+    states = memory["optimizer"] * GIB * 8  # of the adapters, half of a percent of 7B: two moments or more
+    assert memory["weights"] * GIB * 8 == pytest.approx(nbytes * LLAMA_2_7B, abs=nbytes * states / 8 + 1)
+
+
 def test_tensor_parallel_ranks_hold_their_share() -> None:
     """All ranks together hold the model once, and the norms, which are copied, on each."""
     copied = 65 * 4096  # two norms in each of 32 layers and the last

@@ -89,7 +89,8 @@ def states(job: Job, costs: StageCosts, shardings: Sharding) -> Bytes:
     if not effects.units(job.runtime):
         return static
     layer, head = (column[:, None, :] for column in costs.units)
-    return in_units(job, static, how, layer=layer, head=head, microbatches=costs.microbatches[:, None, None])
+    microbatches = costs.microbatches[:, None, None]
+    return in_units(job, static, held, how, layer=layer, head=head, microbatches=microbatches)
 
 
 def holding(job: Job, costs: StageCosts, shardings: Sharding) -> Holding:

@@ -137,8 +137,8 @@ def static_bytes(job: Job, held: Held, how: Holding, layers: Floats) -> Bytes:
     state_bytes = _per_parameter(job, how.moments)[0]
     optimizer = state_bytes * _sharded(how, held.trained_dense, held.trained_expert, how.zero >= 1)
     # FSDP holds the layer in use and the one prefetched, as weights and as gradients being reduced.
-    both = job.workload.element_bytes + gradient_bytes(job)
-    layer_bytes = both * (held.dense + held.expert) / np.maximum(layers, 1)
+    trained = gradient_bytes(job) * (held.trained_dense + held.trained_expert)
+    layer_bytes = (job.workload.element_bytes * (held.dense + held.expert) + trained) / np.maximum(layers, 1)
     passing = np.where(whole_gradients, 0.0, np.where(apart, 2.0, 1.0))
     gathered = passing * layer_bytes
     optimizer = np.where(how.offload > 0, 0.0, optimizer)
@@ -193,19 +193,30 @@ def unit_parameters(job: Job, shard: Shard, place: Ints, table: StageKinds, expe
     return Units(largest, table.last * head)
 
 
-def in_units(job: Job, static: Bytes, how: Holding, *, layer: Floats, head: Floats, microbatches: Ints) -> Bytes:
+def shard_bytes(job: Job, held: Held, how: Holding) -> Floats:
+    """Parameters that FSDP2 keeps sharded, whatever is gathered; fp32 ones are the optimizer's, and counted there."""
+    dense, expert = held.dense, held.expert
+    if job.workload.element_bytes < MASTER_BYTES:
+        dense, expert = dense - held.trained_dense, expert - held.trained_expert
+    return job.workload.element_bytes * _sharded(how, dense, expert, np.ones(1, bool))
+
+
+def in_units(
+    job: Job, static: Bytes, held: Held, how: Holding, *, layer: Floats, head: Floats, microbatches: Ints
+) -> Bytes:
     """States of a rank, and what units of so many parameters hold beside them at a layer and at the loss.
 
     Gradients are made in the first backward of a step: with one micro-batch none are there at the fullest moment.
     """
-    width, reduced = float(job.workload.element_bytes), gradient_bytes(job)
+    width, trained = float(job.workload.element_bytes), job.workload.task != "lora"
+    reduced = gradient_bytes(job) * trained  # adapters are a thousandth of a unit
     again = (how.zero >= 3) & ~how.kept
     moving = ~how.whole_gradients
     early = np.where(moving & (microbatches == 1), static.gradients, 0.0)
     at_layer = np.where(again, 2 * width * layer, 0.0) + np.where(moving, reduced * np.maximum(layer, head), 0.0)
-    at_head = np.where(again, width * layer, 0.0) + np.where(moving, (width + reduced) * head, 0.0)
+    at_head = np.where(again, width * layer, 0.0) + np.where(moving, (width * trained + reduced) * head, 0.0)
     return static._replace(
-        weights=np.where(again, 0.0, static.weights),
+        weights=np.where(again, 0.0, static.weights) + shard_bytes(job, held, how),
         gathered=np.maximum(at_layer, at_head) - early,
         at_loss=np.where(again, width * head, 0.0) - early,
     )
