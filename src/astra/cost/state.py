@@ -216,7 +216,7 @@ def in_units(
     at_layer = np.where(again, 2 * width * layer, 0.0) + np.where(moving, reduced * np.maximum(layer, head), 0.0)
     at_head = np.where(again, width * layer, 0.0) + np.where(moving, (width * trained + reduced) * head, 0.0)
     return static._replace(
-        weights=np.where(again, 0.0, static.weights) + shard_bytes(job, held, how),
+        weights=np.where(again, 0.0, static.weights) + np.where(how.zero >= 2, shard_bytes(job, held, how), 0.0),
         gathered=np.maximum(at_layer, at_head) - early,
         at_loss=np.where(again, width * head, 0.0) - early,
     )
