@@ -433,6 +433,45 @@ def test_deepspeed_reduces_after_backward_without_hooks(zero: str, pp: str, hidd
     assert found.strategy.overlap == hidden
 
 
+@pytest.mark.parametrize(
+    ("notes", "hidden"),
+    [
+        ("", ("grad", "param")),
+        ("tp comm overlap", ("grad", "param", "tp")),
+        ("tensor-parallel communication overlapped", ("grad", "param", "tp")),
+        ("tensor-parallel, pipeline and data-parallel communication overlapped", ("grad", "param", "tp")),
+        ("TP 8, no overlap of parameters' gathers", ("grad", "param")),
+        ("TP comm overlap off for AG/RS", ("grad", "param")),
+        ("tp overlap=0", ("grad", "param")),
+        ("without overlap of communication", ()),
+        ("no overlap; tp comm overlap", ()),
+        ("no overlap of parameters' gathers", ("grad", "param")),  # of one kind: not read, and not taken for all
+    ],
+)
+def test_what_notes_say_is_hidden(notes: str, hidden: tuple[str, ...]) -> None:
+    assert run(notes=notes).strategy.overlap == hidden
+
+
+def test_tensor_parallel_traffic_is_hidden_with_sequence_parallelism_alone() -> None:
+    assert run(notes="tp comm overlap", sp="0").strategy.overlap == ("grad", "param")
+
+
+@pytest.mark.parametrize(
+    ("notes", "graphs"),
+    [
+        ("", "none"),
+        ("whole CUDA graphs", "full"),
+        ("full graphs", "full"),
+        ("CUDA graphs of parts", "partial"),
+        ("partial CUDA graphs", "partial"),
+        ("no CUDA graphs", "none"),
+    ],
+)
+def test_graphs_that_notes_name(notes: str, graphs: str) -> None:
+    assert run(notes=notes).strategy.graphs == graphs
+    assert run(framework="fsdp", tp="1", pp="1", dp="16", notes=notes).strategy.graphs == "none"  # it has none
+
+
 def sizes(**changes: object) -> Sizes:
     base = Sizes(name="x", layers=4, hidden=1024, ffn=4096, heads=16, kv_heads=16, vocab=50257, seq=1024, gated=False)
     return base._replace(**changes)  # type: ignore[arg-type]
@@ -609,6 +648,16 @@ RACK = {"gpu_type": "GB200", "gpu_mem_gb": "186", "gpus_per_node": "4", "intra_n
 def test_the_dispatcher_of_a_release(release: str, where: dict[str, str], dispatch: str, hidden: bool) -> None:
     found = run(**{**EXPERTS, **where, "framework_version_or_date": release}).strategy
     assert (found.dispatch, "ep" in found.overlap) == (dispatch, hidden)
+
+
+def test_exchanges_that_notes_say_are_hidden() -> None:
+    plain = {**EXPERTS, "framework_version_or_date": "NeMo 26.02.01"}
+    assert "ep" not in run(**plain).strategy.overlap
+    assert "ep" in run(**plain, notes="expert exchanges hidden").strategy.overlap
+    assert "ep" in run(**plain, notes="1F1B overlap").strategy.overlap
+    assert "ep" not in run(**{**plain, "ep": "1"}, notes="1F1B overlap").strategy.overlap
+    hidden_anyway = run(**{**EXPERTS, "framework_version_or_date": "NeMo 25.11"}, notes="1F1B overlap").strategy.overlap
+    assert hidden_anyway.count("ep") == 1
 
 
 def test_a_row_without_sizes_is_the_catalogs_model_of_its_name() -> None:

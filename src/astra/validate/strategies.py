@@ -30,6 +30,18 @@ _STAGES: Final = (
 _GROUP: Final = re.compile(r"over (\d+) ranks|group(?: size)?[=: ]+(\d+)")
 _NODE: Final = re.compile(r"hsdp|hybrid|(?:in|within a?) ?node|per node")
 _FLASH: Final = ((r"eager|unfused|math", False), (r"\bfa[- ]?\d?\b|flash|sdpa|cudnn|xformers|fused", True))
+# Traffic and launches as notes word them: what is hidden behind compute, and which kernels are in CUDA graphs.
+_TP_HIDDEN: Final = re.compile(
+    r"async tp|(?:\btp\b|tensor[- ]parallel)(?:(?!\bno\b|\bwithout\b)[\w, -])*\boverlap(?!\w*\s*(?:=\s*0|off|false))"
+)
+_TP_SHOWN: Final = re.compile(r"(?:tp comm overlap|tp overlap)\s*(?:=\s*0|off|false)")
+_EP_HIDDEN: Final = re.compile(r"1f1b overlap|(?:\bep\b|expert)[\w -]*(?:overlapped|hidden)")
+_NOTHING_HIDDEN: Final = re.compile(r"\b(?:without|no) (?:overlap of communication|(?:communication )?overlap(?! of))")
+_GRAPHS: Final = (
+    (r"(?:no|without) cuda graphs", "none"),
+    (r"(?:whole|full)(?: iterations?)?(?: cuda)? graphs", "full"),
+    (r"partial cuda graphs|cuda graphs of parts", "partial"),
+)
 # Recompute in words: the kind that a text names first in this order.
 _KINDS: Final = (
     (r"^(?:no|none|without|w/o|off|disabled)\b", "none"),
@@ -121,6 +133,9 @@ def strategy_of(world: World, degrees: Degrees, settings: RunSettings) -> tuple[
         layers = split_by_parameters(model, degrees.pp)
     unstated = fields.pop("unstated", False)
     strategy = recipe_words(world.job, Strategy(**fields, layers=layers), settings.precision, settings.version, filled)
+    graphs = next((kind for words, kind in _GRAPHS if re.search(words, settings.notes.lower())), strategy.graphs)
+    if graphs in runtime.can.graphs:
+        strategy = replace(strategy, graphs=graphs)
     if world.several:
         strategy = replace(strategy, **said(joint_words(world.job), strategy.ep))
     return least_recompute(world, strategy, filled) if unstated else strategy, filled
@@ -190,13 +205,16 @@ def _overlap(usual: Usual, fields: dict[str, Any], settings: RunSettings) -> tup
     """
     words = settings.notes.lower()
     found = list(usual.overlap_sharded if fields["zero"] >= 1 else usual.overlap)
+    if _NOTHING_HIDDEN.search(words):
+        return ()
     if fields["pp"] > 1 and not usual.overlap_pipelined:
         found = []
     if re.search(r"over [248] ranks", settings.zero) and "param" not in found:
         found.append("param")
-    async_tp = "async tp" in words or (usual.sp and fields["sp"])
-    if async_tp and not re.search(r"(tp comm overlap|tp overlap)\s*(=\s*0|off|false)", words):
+    if fields["sp"] and (_TP_HIDDEN.search(words) or (usual.sp and not _TP_SHOWN.search(words))):
         found.append("tp")
+    if fields["ep"] > 1 and _EP_HIDDEN.search(words):
+        found.append("ep")
     if "no gradient bucketing" in words:
         found = [name for name in found if name != "grad"]
     if fields["schedule"] == "interleaved":

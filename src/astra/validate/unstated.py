@@ -47,7 +47,7 @@ def recipe_words(job: Job, strategy: Strategy, stated: str, version: str, filled
     if said:
         since = f" of release {version}" if experts else ""
         filled.append(f"as in {job.runtime.name}'s recipes{since}: {', '.join(map(str, said))}")
-    return replace(strategy, **words, overlap=overlap)
+    return replace(strategy, **words, overlap=tuple(dict.fromkeys(overlap)))
 
 
 def _in_racks(job: Job) -> bool:
