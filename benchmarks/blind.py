@@ -1,0 +1,116 @@
+"""Published runs that no constant and no mechanism was chosen on: predicted today, beside their first prediction.
+
+``python benchmarks/blind.py [--record FILE]``. ``blind/runs.csv`` has 386 runs, collected after the cost model was
+written, that its tables do not have (``blind/README.md``). All were predicted once before anybody looked: that first
+score stands in ``results/2026-11-18_blind.json``, row by row, and is the honest one. Whoever changes the model after
+looking at a row has seen it; the second table says how far predictions are off now. Never fit on them. A, B and C
+say how well a place tells its runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import json
+import statistics
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import astra
+from astra.validate.replay import replay
+from astra.validate.runs import read_runs
+
+HERE = Path(__file__).parent
+RUNS = HERE / "blind" / "runs.csv"
+FIRST = HERE / "results" / "2026-11-18_blind.json"
+# Later rounds, other rows and other pages of those who publish Astra's tables; all others are wholly new places.
+KNOWN = ("mbridge_rest", "dgxc_rest", "maxtext", "titan_4d", "titan_llama2", "titan_405b", "mlperf50", "mlperf51",
+         "mlm_weak", "mlm_llama")  # fmt: skip
+KEPT = ("id", "source", "told", "measured_step_s", "predicted_step_s", "low_s", "high_s", "measured_peak_gib",
+        "predicted_peak_gib", "fits", "ran_out_of_memory")  # fmt: skip
+
+Row = dict[str, Any]
+
+
+def predicted() -> list[Row]:
+    """Every run as the code is now."""
+    with RUNS.open(encoding="utf-8", newline="") as table:
+        told_in = {row["id"]: row["notes"].partition("conf=")[2][:1] for row in csv.DictReader(table)}
+    rows = []
+    for run in replay(read_runs(RUNS)):
+        scored, between = run.error is not None, run.predicted_step_s_range
+        values = (
+            run.id, run.source, told_in[run.id], run.measured_step_s if scored else None, run.predicted_step_s,
+            between.low if between else None, between.high if between else None, run.measured_peak_gib,
+            run.compared_peak_gib, run.fits, run.ran_out_of_memory,
+        )  # fmt: skip
+        rows.append(dict(zip(KEPT, values, strict=True)))
+    return rows
+
+
+def errors(rows: Iterable[Row], what: str) -> list[float]:
+    """Predicted over measured, less one: of ``step_s`` or ``peak_gib``."""
+    return [row[f"predicted_{what}"] / row[f"measured_{what}"] - 1 for row in rows if row[f"measured_{what}"]]
+
+
+def sizes(found: list[float]) -> str:
+    """Mean and median of the sizes of errors, and the median of the errors."""
+    if not found:
+        return f"{'':20}"
+    off = [abs(error) for error in found]
+    return f"{statistics.mean(off):6.1%}{statistics.median(off):7.1%}{statistics.median(found):+7.1%}"
+
+
+def line(name: str, rows: list[Row]) -> str:
+    """Time and memory of a set of runs."""
+    timed = [row for row in rows if row["measured_step_s"]]
+    held = sum(row["low_s"] <= row["measured_step_s"] <= row["high_s"] for row in timed)
+    memory = errors(rows, "peak_gib")
+    return f"{name:14}{len(timed):5}{sizes(errors(timed, 'step_s'))}{held:5}{len(memory):7}{sizes(memory)}"
+
+
+def show(title: str, rows: list[Row]) -> None:
+    """The table of one prediction of all runs."""
+    print(f"{title}\n{'':14} runs  mean median   bias held memory  mean median   bias")
+    print(line("all", rows))
+    print(line("new places", [row for row in rows if row["source"] not in KNOWN]))
+    print(line("known places", [row for row in rows if row["source"] in KNOWN]))
+    for letter in "ABC":
+        print(line(f"told {letter}", [row for row in rows if row["told"] == letter]))
+    for source in dict.fromkeys(row["source"] for row in rows):
+        print(line(source, [row for row in rows if row["source"] == source]))
+    ran = [row for row in rows if row["ran_out_of_memory"] is not None]
+    right = sum(row["fits"] != row["ran_out_of_memory"] for row in ran)
+    failed = sum(row["fits"] and row["ran_out_of_memory"] for row in ran)
+    print(f"what fits: {right} of {len(ran)} right; {failed} ran out of memory though predicted to fit\n")
+
+
+def main() -> None:
+    """Print both, and keep today's with --record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", metavar="FILE", help="write today's predictions, as the first ones were")
+    args = parser.parse_args()
+    first = json.loads(FIRST.read_text(encoding="utf-8"))
+    show(f"first, {first['date']}, commit {first['commit']}", first["rows"])
+    rows = predicted()
+    date = f"{datetime.datetime.now(tz=datetime.timezone.utc).date()}"
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked, cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
+    show(f"now, {date}, commit {commit}", rows)
+    if args.record:
+        kept = {"date": date, "commit": commit, "version": astra.__version__, "rows": rows}
+        Path(args.record).write_text(written(kept), encoding="utf-8")
+
+
+def written(record: dict[str, Any]) -> str:
+    """A record as JSON, one run a line."""
+    rows = ",\n".join(f"  {json.dumps(row)}" for row in record["rows"])
+    head = {key: value for key, value in record.items() if key != "rows"}
+    return f'{json.dumps(head)[:-1]}, "rows": [\n{rows}\n]}}\n'
+
+
+if __name__ == "__main__":
+    main()
