@@ -10,7 +10,8 @@ What is alive beside kept activations was counted in torch's ``_fsdp_param_group
 backward a unit has its weights and, gathered ahead, those of the next one; the gradients of the last unit are on their
 way, copied to the width they are reduced in, until the next unit's are there. Those of the output are there twice when
 its backward ends, as they were made and as they are reduced. The output's weights stay from forward to backward. What
-ranks shard is the fp32 weight of the optimizer: there is no other.
+ranks shard is the fp32 weight of the optimizer: there is no other; what they keep of its gradient is as wide, whatever
+width it is reduced in.
 """
 
 from __future__ import annotations
@@ -212,11 +213,13 @@ def in_units(
     reduced = gradient_bytes(job) * trained  # adapters are a thousandth of a unit
     again = (how.zero >= 3) & ~how.kept
     moving = ~how.whole_gradients
-    early = np.where(moving & (microbatches == 1), static.gradients, 0.0)
+    gradients = np.where(moving, MASTER_BYTES / gradient_bytes(job), 1.0) * static.gradients
+    early = np.where(moving & (microbatches == 1), gradients, 0.0)
     at_layer = np.where(again, 2 * width * layer, 0.0) + np.where(moving, reduced * np.maximum(layer, head), 0.0)
     at_head = np.where(again, width * layer, 0.0) + np.where(moving, (width * trained + reduced) * head, 0.0)
     return static._replace(
         weights=np.where(again, 0.0, static.weights) + np.where(how.zero >= 2, shard_bytes(job, held, how), 0.0),
+        gradients=gradients,
         gathered=np.maximum(at_layer, at_head) - early,
         at_loss=np.where(again, width * head, 0.0) - early,
     )
