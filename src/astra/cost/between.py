@@ -79,9 +79,12 @@ def sync(
         (effects.zero_reduces_whole(job.runtime), grad_bytes, 0.0),
         ("all_gather", _gathered_bytes(job), 0.0),
     )
+    expert_shards = expert_ranks if expert_shards is None else expert_shards
+    experts = job.model.moe.experts if job.model.moe else 1
+    padded = effects.pads_experts(job.runtime, experts, expert_shards) * held.trained_expert
     several = [
         (held.trained_dense, ranks, ranks if shards is None else shards, stride),
-        (held.trained_expert, expert_ranks, expert_ranks if expert_shards is None else expert_shards, expert_stride),
+        (padded, expert_ranks, expert_shards, expert_stride),
     ]
     several = [group for group in several if np.any(group[0])]
     nothing = np.zeros(shape)
