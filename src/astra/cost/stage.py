@@ -29,7 +29,7 @@ from astra.cost.gathered import (
     temporary_bytes,
 )
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.low import fuses_experts, qkv_bytes
+from astra.cost.low import fuses_experts, qkv_bytes, scaling
 from astra.cost.parts import parts
 from astra.cost.state import Held, Units, local, unit_parameters
 from astra.layers import weights as weights_of
@@ -135,7 +135,7 @@ def gather_parts(job: Job, columns: Columns) -> Gathered:
 def shard_of(job: Job, columns: Columns) -> Shard:
     """Shardings as the job splits them."""
     tp, cp, ep, etp, mbs, sp, flash = (columns[name] for name in SHARD_COLUMNS)
-    gathered_bytes = 1.0 if job.workload.low and job.runtime.gathers_fp8 else 2.0
+    gathered_bytes = scaling(job).gathered_bytes if job.workload.low and job.runtime.gathers_fp8 else 2.0
     work = job.workload
     return Shard(
         work.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes, job.words, work.imbalance,
