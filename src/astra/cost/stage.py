@@ -216,7 +216,8 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     whole, checkpoint, largest = memory.layers("whole"), memory.layers("checkpoint"), memory.largest("whole")
     alive = work.in_flight / columns["vp"][:, None]
     graphed = graph_bytes(job, checkpoint, alive)
-    ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
+    end_bytes = job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
+    ends = np.where(pp > 1, end_bytes, 0.0)[:, None] * (2.0 + effects.kept_outputs(job.runtime, work.in_flight))
     return StageCosts(
         *work,
         kept_whole=whole + times.queued_bytes(job, gathered.shard, work.microbatches, alive),
@@ -225,7 +226,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         layer_whole=largest,
         layer_working=memory.largest("working") + _fresh_bytes(job, held) + temporary_bytes(columns, largest),
         head_bytes=memory.head(),
-        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES + graphed,
+        buffer_bytes=ends + WORKSPACE_BYTES + graphed,
         held=held,
         units=unit_parameters(job, gathered.shard, gathered.place, table, expert_shards),
         sync=_sync(job, meshes, held, table),
