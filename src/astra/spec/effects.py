@@ -29,7 +29,7 @@ EFFECTS: Final[dict[str, EffectField]] = {
         0, "per parameter, of the gradients of one backward that are added to the buffer"
     ),
     "accumulator_bytes": EffectField(
-        0, "per parameter, of fp32 sums of bf16 gradients beside these, without ZeRO or with ZeRO-1; fp16 has none"
+        0, "per parameter, of the sums of bf16 gradients beside these, where they are reduced in fp32 and held whole"
     ),
     "keeps_outputs": EffectField(0, "a stage's output stays until its micro-batch comes back"),
     "bucket_bytes": EffectField(0, "of the gradients reduced at a time without ZeRO; 0: all"),
