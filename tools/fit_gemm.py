@@ -41,6 +41,7 @@ STAND_IN: Final = {
 
 SAME_DIE: Final = {"MI350X": "MI355X"}  # at a lower clock
 
+
 class Fitted(NamedTuple):
     """A surface as fitted."""
 
