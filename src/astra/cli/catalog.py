@@ -152,7 +152,7 @@ def _model_row(model: ModelSpec) -> Row:
 def _runtime_row(runtime: Runtime) -> Row:
     zero = ", ".join(map(str, runtime.can.zero))
     fitted = Counter(runtime.fitted.values())
-    fits = "; ".join(f"{count} on {on}" for on, count in sorted(fitted.items()))
+    fits = "; ".join((f"{fitted.total()} in all", *(f"{count} on {on}" for on, count in sorted(fitted.items()))))
     words = [runtime.name, runtime.title, ", ".join(runtime.can.schedules), zero, fits]
     return [*words, runtime.date, runtime.source]
 

@@ -80,15 +80,17 @@ def sync(
         (effects.zero_reduces_whole(job.runtime), grad_bytes, 0.0),
         ("all_gather", _gathered_bytes(job), 0.0),
     )
-    groups = (
-        (ranks, ranks if shards is None else shards, stride),
-        (expert_ranks, expert_ranks if expert_shards is None else expert_shards, expert_stride),
-    )
-    trained = held.trained_dense, held.trained_expert
+    expert_shards = expert_ranks if expert_shards is None else expert_shards
+    groups = (ranks, ranks if shards is None else shards, stride), (expert_ranks, expert_shards, expert_stride)
+    experts = job.model.moe.experts if job.model.moe else 1
+    padded = effects.pads_experts(job.runtime, experts, expert_shards)
+    trained = held.trained_dense, padded * held.trained_expert
     moved, nothing = _moved(job, operations, trained, groups, shape), np.zeros(shape)
     frozen_s, source = nothing, worst(*(way.source for way in moved))
     if job.workload.task == "lora":
-        frozen = _moved(job, operations, (held.dense - trained[0], held.expert - trained[1]), groups, shape).gather
+        frozen = _moved(
+            job, operations, (held.dense - trained[0], padded * held.expert - trained[1]), groups, shape
+        ).gather
         frozen_s, source = frozen.seconds, worst(source, frozen.source)
     reduced, scattered, gathered = (way.seconds for way in moved)
     return Sync(reduced, scattered, gathered, source, nothing, nothing, frozen_s)

@@ -77,6 +77,12 @@ def gradient_bytes(job: Job) -> float:
     return max(job.words.gradient_bytes, float(job.workload.element_bytes))
 
 
+def whole_gradient_bytes(job: Job) -> float:
+    """Of a parameter's gradient, as a rank holds it that has all of them."""
+    work = job.workload
+    return effects.whole_gradient_bytes(job.runtime, work.precision, float(work.element_bytes), gradient_bytes(job))
+
+
 def _per_parameter(job: Job, moments: Ints) -> tuple[Floats, Floats]:
     """Bytes of optimizer state, and bytes the update moves; moments in bf16 are half as many, read and written."""
     name = job.workload.optimizer
@@ -134,7 +140,8 @@ def weight_bytes(job: Job, held: Held, how: Holding) -> Floats:
 def static_bytes(job: Job, held: Held, how: Holding, layers: Floats) -> Bytes:
     """Memory that lives through the step. All arguments broadcast."""
     whole_gradients, apart = how.whole_gradients, (how.zero >= 3) & ~how.kept
-    gradients = gradient_bytes(job) * _sharded(how, held.trained_dense, held.trained_expert, ~whole_gradients)
+    each_bytes = np.where(whole_gradients, whole_gradient_bytes(job), gradient_bytes(job))
+    gradients = each_bytes * _sharded(how, held.trained_dense, held.trained_expert, ~whole_gradients)
     state_bytes = _per_parameter(job, how.moments)[0]
     optimizer = state_bytes * _sharded(how, held.trained_dense, held.trained_expert, how.zero >= 1)
     # FSDP holds the layer in use and the one prefetched, as weights and as gradients being reduced.
@@ -164,7 +171,10 @@ def optimizer_s(job: Job, held: Held, how: Holding) -> Timed:
     return Timed(seconds, worst(source, trips.source * (offload > 0)))
 
 
-__all__ = ["Bytes", "Held", "Holding", "LayerKind", "gradient_bytes", "local", "optimizer_s", "static_bytes"]
+__all__ = [
+    "Bytes", "Held", "Holding", "LayerKind", "gradient_bytes", "local", "optimizer_s", "static_bytes",
+    "whole_gradient_bytes",
+]  # fmt: skip
 
 
 class Units(NamedTuple):

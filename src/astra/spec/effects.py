@@ -28,6 +28,10 @@ EFFECTS: Final[dict[str, EffectField]] = {
     "fresh_gradient_bytes": EffectField(
         0, "per parameter, of the gradients of one backward that are added to the buffer"
     ),
+    "accumulator_bytes": EffectField(
+        0, "per parameter, of the sums of bf16 gradients beside these, where they are reduced in fp32 and held whole"
+    ),
+    "keeps_outputs": EffectField(0, "a stage's output stays until its micro-batch comes back"),
     "bucket_bytes": EffectField(0, "of the gradients reduced at a time without ZeRO; 0: all"),
     "zero_reduces_whole": EffectField(0, "ZeRO-1 gives every replica all gradients: all-reduce, not reduce-scatter"),
     "gather_host_s": EffectField(0, "host time per layer and replica to cut and copy the weights ZeRO-1 gathers"),
