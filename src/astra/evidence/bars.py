@@ -18,8 +18,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import product
+from operator import attrgetter
 from statistics import NormalDist
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -41,7 +42,8 @@ BELIEVED: Final = 0.15  # the weight of what is believed before anything is seen
 ALONE: Final = 3.0  # times that, of a kind no other source has published
 WIDE: Final = 1.65  # four in five steps are within so many times the prediction, and log errors are normal
 _MOST_TOKENS: Final = 24  # log2, of a micro-batch on one rank
-_AT_ONCE: Final = 32  # bars whose sums fit a processor's cache
+_BLOCK: Final = 32  # errors
+_shared = attrgetter(*SHARED)
 _BELIEF: Final = tuple(
     math.log(WIDE) * NormalDist().inv_cdf(0.5 + 0.5 * share) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED)
     for share in np.arange(0.5, 24) / 24
@@ -57,7 +59,12 @@ def bar_of(kind: Kind, without: str = "") -> float:
 def log_bars(kinds: Sequence[Kind], without: str = "") -> Floats:
     """The bars of several kinds."""
     tokens = np.array([kind.tokens for kind in kinds])
-    return _widest(kinds, lambda some, at: _quantiles(_alike(some, without) * _as_long(tokens[at]), without))
+
+    def bars(some: list[Kind], at: Ints) -> Floats:
+        near = _alike(some, without) * _as_long(tokens[at])
+        return _quantiles(near[:, None, :], without)[:, 0]
+
+    return _widest(kinds, bars)
 
 
 def log_bars_by_tokens(kinds: Sequence[Kind], tokens: Ints) -> Floats:
@@ -78,7 +85,9 @@ def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -
 
 def _apart(kinds: Sequence[Kind]) -> Floats:
     """[kind] what is doubted besides, for words that runs have been published without."""
-    return np.sqrt([len(runs().elsewhere(kind)) for kind in kinds]) * math.log(APART)
+    sorts = {(kind.model, kind.zero, *_shared(kind)): kind for kind in kinds}
+    many = {sort: len(runs().elsewhere(kind)) for sort, kind in sorts.items()}
+    return np.sqrt([many[kind.model, kind.zero, *_shared(kind)] for kind in kinds]) * math.log(APART)
 
 
 def _plain(kind: Kind) -> Kind:
@@ -87,30 +96,46 @@ def _plain(kind: Kind) -> Kind:
 
 
 def _quantiles(near: Floats, without: str = "") -> Floats:
-    """[...] the bars of what is as near as [..., kind of run] to the runs, but for those of a source."""
-    sizes, of, shares = _errors(without)
-    rows = near.reshape(-1, near.shape[-1])
-    found = np.zeros(len(rows), np.int64)
-    for start in range(0, len(rows), _AT_ONCE):
-        reached = np.take(rows[start : start + _AT_ONCE], of, axis=1, mode="clip")  # quicker than with a check
-        reached *= shares
-        np.cumsum(reached, axis=1, out=reached)
-        ends = COVERED * reached[:, -1]
-        found[start : start + _AT_ONCE] = [row.searchsorted(end) for row, end in zip(reached, ends, strict=True)]
-    return np.asarray(sizes[found].reshape(near.shape[:-1]))
+    """[kind, tokens] the bars of what is as near as [kind, tokens, kind of run] to the runs, but for a source's.
+
+    Products of small matrices, which start no threads, say which block of errors holds a quantile: it alone is added up.
+    """
+    errors = _errors(without)
+    before = near @ errors.before
+    ends = COVERED * before[..., -1:]
+    block = (before[..., 1:-1] < ends).sum(axis=-1, keepdims=True)
+    reached = np.take_along_axis(near, errors.of[block[..., 0]], axis=-1) * errors.shares[block[..., 0]]
+    np.cumsum(reached, axis=-1, out=reached)
+    reached += np.take_along_axis(before, block, axis=-1)
+    place = (reached[..., :-1] < ends).sum(axis=-1)
+    return np.asarray(errors.sizes[block[..., 0], place])
+
+
+class _Errors(NamedTuple):
+    """Sizes of errors, ascending, in blocks; the last block is filled up with the largest, which has no share more."""
+
+    sizes: Floats  # [block, place]
+    of: Ints  # likewise, the kind of run of each,
+    shares: Floats  # and its share
+    before: Floats  # [kind of run, block] the shares of all errors before a block, and one column for all of them
 
 
 @cache
-def _errors(without: str) -> tuple[Floats, Ints, Floats]:
-    """The sizes of all errors but those of a source, ascending; the kind of run of each, and its share."""
+def _errors(without: str) -> _Errors:
+    """All errors but those of a source."""
     known = runs()
     counted = known.sets_bars & (np.array(known.source) != without)
     weight = counted / np.maximum(np.bincount(known.source_of, known.sets_bars)[known.source_of], 1) ** CROWD
     sizes = np.concatenate([np.abs(known.log_error[counted]), _BELIEF])
     order = np.argsort(sizes, kind="stable")
+    order = np.concatenate([order, np.repeat(order[-1:], -len(order) % _BLOCK)])
     of = np.concatenate([known.of[counted], np.full(len(_BELIEF), len(known.first))])[order]
     shares = np.concatenate([weight[counted], np.full(len(_BELIEF), BELIEVED / len(_BELIEF))])[order]
-    return sizes[order], of, shares
+    shares[len(sizes) :] = 0.0
+    in_block = np.zeros((len(known.first) + 1, len(order) // _BLOCK))
+    np.add.at(in_block, (of, np.arange(len(order)) // _BLOCK), shares)
+    before = np.concatenate([np.zeros((len(in_block), 1)), in_block.cumsum(axis=1)], axis=1)
+    return _Errors(*(column.reshape(-1, _BLOCK) for column in (sizes[order], of, shares)), before)
 
 
 def _alike(kinds: Sequence[Kind], without: str = "") -> Floats:
@@ -128,9 +153,9 @@ def _alike(kinds: Sequence[Kind], without: str = "") -> Floats:
     others = np.zeros(len(known.first), bool)
     others[known.of[np.array(known.source) != without]] = True
     structure = [WORDS.index(name) for name in STRUCTURE]
-    same = (words[:, None, structure] == known.words[known.first][:, structure]).all(axis=-1) & others
-    believed = np.where(same.any(axis=-1, keepdims=True), 1.0, ALONE)
-    return np.concatenate([np.exp(-far), believed], axis=-1)
+    published = {*map(tuple, known.words[known.first[others]][:, structure].tolist())}
+    same = np.array([tuple(word) in published for word in words[:, structure].tolist()], bool)
+    return np.concatenate([np.exp(-far), np.where(same, 1.0, ALONE)[:, None]], axis=-1)
 
 
 def _as_long(tokens: Ints | Floats) -> Floats:
