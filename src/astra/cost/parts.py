@@ -158,7 +158,7 @@ def _gemm_seconds(
         sizes = [
             np.concatenate(
                 [
-                    np.broadcast_to(np.asarray(shape[dim], np.float64), repeated.rows)[first]
+                    shape[dim][first] if np.ndim(shape[dim]) else np.full(len(first), shape[dim])
                     for shape, (first, _) in zip(shapes, rows, strict=True)
                 ]
             )

@@ -174,9 +174,9 @@ def retention(job: Job) -> Retention:
 
 
 def stage_work(job: Job, meshes: Meshes, gathered: Gathered) -> StageWork:
-    """What the stages of every mesh do, which is all that the bound of a mesh asks for."""
+    """What the stages of every mesh do, which is all that the bound of a mesh asks for: nothing is run again."""
     table = stage_table(job, meshes)
-    return _work(job, meshes, gathered, table, StageTimes(job, gathered, table, meshes.columns))
+    return _work(job, meshes, gathered, table, StageTimes(job, gathered, table, meshes.columns, again=False))
 
 
 def _work(job: Job, meshes: Meshes, gathered: Gathered, table: StageKinds, times: StageTimes) -> StageWork:
