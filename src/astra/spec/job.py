@@ -63,9 +63,9 @@ def sends_once_within(pool: Pool) -> dict[str, int]:
     """Over how many GPUs dispatchers reach that send a token once to a rank or node; 0 where they do not run.
 
     Their kernels need GPUs joined by NVLink: DeepEP's of Ampere, Hopper and Blackwell (not of racks, whose trays have
-    four), HybridEP's of Hopper and Blackwell. Between nodes they drive ConnectX cards, which EFA and plain Ethernet have
-    none of, and DeepEP's for Ampere stay inside a node (deepseek-ai/DeepEP issues 149, 162, 234, 369, 579 and its
-    README of HybridEP; NVIDIA-NeMo/Megatron-Bridge issue 3343 and flex_dispatcher_backend.py).
+    four), HybridEP's of Hopper and Blackwell. Between nodes they drive ConnectX cards, which are not behind EFA and
+    plain Ethernet, and DeepEP's for Ampere stay inside a node (deepseek-ai/DeepEP issues 149, 162, 234, 369, 579 and
+    its README of HybridEP; NVIDIA-NeMo/Megatron-Bridge issue 3343 and flex_dispatcher_backend.py).
     """
     near, *far = pool.node.links or (None,)
     generation = pool.device.generation

@@ -148,7 +148,7 @@ class Menus:
         by_table: dict[int, list[Grids]] = {}
         for asked in wanted:
             if not self.met(asked):
-                job, limits, _ = self._attempts(asked)[0]
+                job, limits, *_ = self._attempts(asked)[0]
                 grids = self._grids[asked] = self._grids_of(job, limits, asked.pool)
                 by_table.setdefault(id(grids.table), []).append(grids)
         for several in by_table.values():
