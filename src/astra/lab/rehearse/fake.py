@@ -262,6 +262,7 @@ def _step(rank: Any) -> None:
     for chunk in rank.chunks:
         chunk.zero_grad_buffer()
     rank.optimizer.zero_grad()
+
     def forward(_: Any, model: Any, return_schedule_plan: bool = False) -> Any:
         run = model.build_schedule_plan if return_schedule_plan else model
         return run(tokens, positions, None, labels=labels), loss
