@@ -37,7 +37,7 @@ RUNTIME = "megatron-bridge"
 COMPARED = ("tp", "pp", "vp", "cp", "ep", "etp", "mbs", "zero", "recompute", "modules", "offload", "offload_layers",
             "dispatch", "graphs", "overlap", "schedule")  # fmt: skip
 DEGREES = ("tp", "pp", "vp", "cp", "ep", "mbs", "zero", "offload_layers")
-UNKNOWN = ("VR200", "R100")  # GPUs that the catalog does not have (reasons.csv)
+UNKNOWN = ("R100",)  # a GPU that the catalog does not have (reasons.csv)
 BETTER = 0.03  # of a step, which a value nobody has may bring
 NOTICED = 1.05  # gains below that are within the error of any prediction
 
