@@ -11,8 +11,8 @@ from astra.cli.output import VerbAnswer
 HELP: Final = "why a plan is as it is, what binds it, and what would bring most"
 DESCRIPTION: Final = (
     "Say of a plan made by astra plan --out PLAN.json what its time goes to, which limit binds, what the next plan "
-    "lost by, what a single change (memory, links, batch, GPU, precision, dispatcher, graphs) would bring, each "
-    "planned anew, and how sure each figure is."
+    "lost by, what a single change (memory, links, batch, GPU, precision, dispatcher, graphs, widths) would bring, "
+    "each planned anew, and how sure each figure is."
 )
 EPILOG: Final = """\
 examples:

@@ -233,8 +233,8 @@ class Doubt:
         self._factors = _factors(kind_at(job, 0))
 
     def of(self, columns: Mapping[str, Column]) -> Floats:
-        """The factor of each row of a table."""
-        keys = keys_of(self._job, columns)
+        """The factor of each row of a table; its dispatcher is the job's."""
+        keys = keys_of(self._job, {name: column for name, column in columns.items() if name != "dispatch"})
         new = unique(keys[np.isnan(self._factors[keys])])
         if len(new):
             first, kind = np.unique(new // TOKENS, return_inverse=True)

@@ -124,7 +124,7 @@ def _named(job: Job, codes: Mapping[str, int]) -> Kind:
         dispatch=_DISPATCHES[CHOICES["dispatch"][codes["dispatch"]]] if codes["experts"] else "none",
         exchange=("shown", "hidden")[codes["exchange"]] if codes["experts"] else "none",
         precision=bits_of(job.workload.precision),
-        generation=job.pool.device.generation or job.pool.device.arch.lower(),
+        generation=job.pool.device.arch.split()[0].lower(),  # of its own, whosever kernels it runs
         network=network_of(job),
         task="lora" if job.workload.task == "lora" else "full",
         offload=CHOICES["offload"][codes["offload"]],

@@ -14,7 +14,7 @@ import numpy as np
 from astra.columns import Columns
 from astra.spec.blocks import has_dense
 from astra.spec.cluster import Pool
-from astra.spec.job import fp8_attention
+from astra.spec.job import fp8_attention, sends_once_within
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import FRAMEWORKS
 from astra.spec.strategy_fields import INTEGERS, STRATEGY_FIELDS
@@ -53,6 +53,8 @@ NAMES: Final[Mapping[str, RuleName]] = {
         gpus="GPUs of the job",
         gpus_per_node="GPUs in one server",
         scaleup_gpus="GPUs joined by the innermost links",
+        deepep_gpus="GPUs that DeepEP reaches on such nodes, 0 where it does not run",
+        hybridep_gpus="GPUs that HybridEP reaches on such nodes, 0 where it does not run",
         memory_gib="memory of one GPU, GiB",
         batch="samples per optimizer step",
         seq="tokens per sample",
@@ -179,6 +181,7 @@ def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime
     return {
         **({} if pool is None else _pool_facts(pool)),
         **({} if pool is None else {"fp8_attention": fp8_attention(model, pool.device, workload)}),
+        **({} if pool is None else _dispatch_facts(pool if moe else None)),
         "batch": workload.global_batch,
         "seq": workload.seq,
         "task": workload.task,
@@ -217,6 +220,12 @@ def _pool_facts(pool: Pool) -> dict[str, Any]:
         "memory_gib": pool.device.memory_bytes / GIB,
         "blackwell": pool.device.generation == "blackwell",
     }
+
+
+def _dispatch_facts(pool: Pool | None) -> dict[str, int]:
+    """What dispatchers reach; nothing where there is nothing to send, so that jobs without experts are alike."""
+    within = {} if pool is None else sends_once_within(pool)
+    return {f"{name}_gpus": within.get(name, 0) for name in ("deepep", "hybridep")}
 
 
 def shown(name: str, value: Any) -> str:

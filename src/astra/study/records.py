@@ -14,7 +14,7 @@ SWEEP_SCHEMA: Final = "astra.sweep/1"
 class Changed(Result, frozen=True, kw_only=True):
     """The best plan after one change of what was asked."""
 
-    key: str  # memory, node-links, cluster-links, batch, gpu, precision, dispatch, graphs, restrictions
+    key: str  # memory, batch, cluster-links, node-links, gpu, precision, restrictions, or a word of the strategy
     change: str  # in words
     strategy: str | None  # None: nothing fits, or it cannot be run
     step_s: float | None

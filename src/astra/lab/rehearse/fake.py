@@ -262,8 +262,13 @@ def _step(rank: Any) -> None:
     for chunk in rank.chunks:
         chunk.zero_grad_buffer()
     rank.optimizer.zero_grad()
+
+    def forward(_: Any, model: Any, return_schedule_plan: bool = False) -> Any:
+        run = model.build_schedule_plan if return_schedule_plan else model
+        return run(tokens, positions, None, labels=labels), loss
+
     schedules.get_forward_backward_func()(
-        forward_step_func=lambda _, model: (model(tokens, positions, None, labels=labels), loss),
+        forward_step_func=forward,
         data_iterator=[None] * strategy.vp,
         model=rank.chunks,
         num_microbatches=case.num_microbatches,

@@ -21,6 +21,7 @@ _CASE: Final = (
     "attention",
     "fused_cross_entropy",
     "overlap_grad",
+    "hides_experts",
     "framework",
     "compiled",
     "precision",
@@ -66,7 +67,8 @@ def _shape(model: ModelSpec) -> dict[str, Any]:
 
 def case_of_row(row: Mapping[str, Any]) -> Case:
     """The case a row was written from."""
-    overlap = "grad,param" if row["overlap_grad"] else "none"
+    hidden = ["ep"] if row.get("hides_experts") else []
+    overlap = ",".join([*(["grad", "param"] if row["overlap_grad"] else []), *hidden]) or "none"
     return Case(
         model=_model(row["shape"], row["seq"]),
         strategy=parse_strategy(f"{row['strategy']} overlap={overlap}"),
