@@ -108,7 +108,7 @@ class BreakEven(Result, frozen=True, kw_only=True):
 class RentReport(Table, frozen=True, kw_only=True):
     """What to rent: every trade of time for money worth making."""
 
-    drawn_by: ClassVar[str] = "report.money.render_rent"
+    drawn_by: ClassVar[str] = "report.money.rent_parts"
     shown_by: ClassVar[str] = "report.html.rent_html"
     schema: str = RENT_SCHEMA
     version: str
@@ -160,7 +160,7 @@ class Afforded(Result, frozen=True, kw_only=True):
 class AffordReport(Table, frozen=True, kw_only=True):
     """What a budget buys."""
 
-    drawn_by: ClassVar[str] = "report.afford.render_afford"
+    drawn_by: ClassVar[str] = "report.afford.afford_parts"
     shown_by: ClassVar[str] = "report.html.afford_html"
     schema: str = AFFORD_SCHEMA
     version: str

@@ -6,7 +6,6 @@ import astra
 from astra.answer import Baseline, Cost, PriceTag, Range, Restarts
 from astra.answer_money import Afforded, AffordReport
 from astra.report import money
-from astra.report.afford import render_afford
 from astra.report.drawing import SCREEN_LINES
 from astra.report.scatter import picture
 from astra.units import show_dollars
@@ -59,7 +58,7 @@ def test_no_figure_is_cut_off_on_a_narrow_page() -> None:
     figures = [show_dollars(one.cost.expected.usd) for one in report.front if not one.like and one.cost.expected]
     assert figures
     for width in (60, 80, 100, 140):
-        drawn = money.render_rent(report, width)
+        drawn = report.draw(width)
         assert max(len(line) for line in drawn.splitlines()) <= width
         assert all({f"{figure} ", f"{figure}\n"} & {drawn[at : at + len(figure) + 1] for at in _places(drawn, figure)}
                    for figure in figures)  # fmt: skip
@@ -75,10 +74,10 @@ def test_a_front_is_thinned_until_it_has_room_on_a_screen_and_keeps_what_it_spea
         assert [one for one in whole if one in kept] == kept
         assert all(one in kept for one in whole if one.roles)
     for width in (80, 100, 120, 160):
-        drawn = money.render_rent(report, width)
+        drawn = report.draw(width)
         assert drawn.count("\n") <= SCREEN_LINES
         assert all(one.name.split(" from ")[0] in drawn for one in whole if one.roles)
-    told = " ".join(money.render_rent(report, 100, full=True).split())
+    told = " ".join(report.draw(100, full=True).split())
     assert all(one.name.split(" from ")[0] in told for one in report.front)
 
 
@@ -92,7 +91,7 @@ def test_what_a_budget_buys_has_its_gpus_in_whole_words_on_every_page() -> None:
         version="1", budget_usd=1e6, deadline_days=366.0, ratio=20.0, rows=[row], most="", largest="", best="", notes=[]
     )
     for width in (60, 80, 100, 140):
-        lines = render_afford(report, width).splitlines()
+        lines = report.draw(width).splitlines()
         assert max(len(line) for line in lines) <= width
         assert any("1024xH100-SXM5-80GB" in line for line in lines[lines.index("") + 1 :])
 

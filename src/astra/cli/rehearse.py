@@ -138,7 +138,7 @@ def _say(line: str) -> None:
         print(visible(line), file=sys.stderr, flush=True)
 
 
-def render(found: Rehearsal, width: int | None, color: bool | None) -> str:
+def parts(found: Rehearsal, columns: int) -> list[Any]:
     """The record for people."""
     from astra.report import drawing  # noqa: PLC0415
 
@@ -148,7 +148,7 @@ def render(found: Rehearsal, width: int | None, color: bool | None) -> str:
     for stage in found.stages:
         for row in _rows(stage, found):
             table.add_row(*row)
-    parts: list[Any] = [
+    return [
         drawing.heading(f"{found.model}, {found.gpus}", where),
         drawing.text(found.strategy),
         drawing.blank(),
@@ -158,7 +158,6 @@ def render(found: Rehearsal, width: int | None, color: bool | None) -> str:
         *(drawing.text(note) for note in found.notes),
         *(drawing.text(f"not checked: {what}") for what in found.not_checked),
     ]
-    return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
 
 
 def _rows(stage: RehearsedStage, found: Rehearsal) -> list[tuple[str, ...]]:

@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     step = timeline(found)
     if args.file is not None:
         write_file(args.file, _written(step, ending))
-    return VerbAnswer(lambda width, color: _text(step, width, args.file), step.to_json)
+    wrote = f"\nWrote {args.file}.\n" if args.file is not None else ""
+    return VerbAnswer(lambda width, color: step.draw(width) + wrote, step.to_json)
 
 
 def timeline(found: planned.Planned) -> StepTimeline:
@@ -93,10 +94,3 @@ def _written(step: StepTimeline, ending: str) -> str | bytes:
 
         return png(timeline.timeline_svg(step), "--out")
     return timeline.timeline_svg(step) + "\n" if ending == ".svg" else timeline.timeline_page(step)
-
-
-def _text(step: StepTimeline, width: int | None, file: str | None) -> str:
-    from astra.report.timeline_text import render_timeline  # noqa: PLC0415
-
-    shown = render_timeline(step, width)
-    return shown if file is None else f"{shown}\nWrote {file}.\n"

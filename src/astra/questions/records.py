@@ -51,7 +51,7 @@ class StudyProblem(Result, frozen=True, kw_only=True):
 class StudyReport(Result, frozen=True, kw_only=True):
     """A study, as far as it has come."""
 
-    drawn_by: ClassVar[str] = "report.studied.render_study"
+    drawn_by: ClassVar[str] = "report.studied.study_parts"
     schema: str = STUDY_SCHEMA
     title: str
     folder: str

@@ -11,16 +11,8 @@ from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
 
 
-def render_afford(
-    report: AffordReport,
-    width: int | None = None,
-    color: bool | None = None,
-    *,
-    brief: bool = False,
-    full: bool = False,
-) -> str:
+def afford_parts(report: AffordReport, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """The answers in a sentence each and a table of models; ``full`` adds tokens against parameters as a picture."""
-    columns = drawing.page_width(width)
     within = f"{show_dollars(report.budget_usd)} within {show_seconds(report.deadline_days * 86400)}"
     parts: list[Part] = [drawing.text((f"What {within} buys", "bold")), drawing.blank()]
     parts += [*drawing.bullets(sentences(report)), drawing.blank(), _table(report, columns)]
@@ -31,8 +23,7 @@ def render_afford(
         drawn = picture(points, marks, columns, across=show_count, up=show_count, legend=legend)
         parts += [drawing.blank(), drawing.heading("Tokens against parameters"), drawing.text(drawn)]
     parts += drawing.closing([], report.notes) if not brief else []
-    parts += [] if brief or full else [drawing.prose((MORE, "dim"))]
-    return drawing.draw(parts, width=columns, color=bool(color))
+    return parts if brief or full else [*parts, drawing.prose((MORE, "dim"))]
 
 
 MORE: Final = "-v: tokens against parameters as a picture. --plot FILE: as charts, with the loss."

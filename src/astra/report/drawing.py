@@ -20,26 +20,34 @@ USUAL_PLANS, FEWEST_PLANS = 5, 3  # who asks for more sees them all
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
+def drawn_by(
+    make: Callable[..., Sequence[Part]], record: object, width: int | None, color: bool | None, **amount: bool
+) -> str:
+    """A record as text: ``make`` has its parts, for a page of so many columns."""
+    columns = page_width(width)
+    return draw(make(record, columns, **amount), width=columns, color=bool(color))
+
+
 def page_width(width: int | None) -> int:
     """The columns to draw in: as asked, or those of the terminal, within what reads well."""
-    return max(NARROWEST, width) if width is not None else _terminal_width()
-
-
-def _terminal_width() -> int:
+    if width is not None:
+        return max(NARROWEST, width)
     return min(max(shutil.get_terminal_size(UNKNOWN_TERMINAL).columns, NARROWEST), WIDEST)
 
 
-def on_a_screen(render: Callable[[int], str], plans: int, tight: Callable[[int], str] | None = None) -> str:
-    """A text with as many plans as one screen has room for: three or more, and all that it speaks of.
+def on_a_screen(
+    make: Callable[[int], list[Part]], plans: int, columns: int, tight: Callable[[int], list[Part]] | None = None
+) -> list[Part]:
+    """A page with as many plans as one screen has room for: three or more, and all that it speaks of.
 
     ``tight`` says less, for a terminal so low that even those have no room.
     """
-    text, most = render(plans), screen_lines()
+    text, most = draw(make(plans), width=columns, color=False), screen_lines()
     spoken = max((int(number) for number in re.findall(r"#(\d+)", text)), default=1)
     while plans <= USUAL_PLANS and plans > max(FEWEST_PLANS, spoken) and text.count("\n") > most:
         plans -= 1
-        text = render(plans)
-    return tight(plans) if tight is not None and text.count("\n") > most else text
+        text = draw(make(plans), width=columns, color=False)
+    return (tight if tight is not None and text.count("\n") > most else make)(plans)
 
 
 def screen_lines() -> int:

@@ -107,25 +107,15 @@ def runs_sentence(estimate: MixedEstimate) -> str:
     return f"{able} {lacking}." if lacking else able
 
 
-def render_mixed(
-    planset: MixedPlanSet,
-    width: int | None = None,
-    color: bool | None = None,
-    *,
-    brief: bool = False,
-    full: bool = False,
-) -> str:
+def plans_parts(planset: MixedPlanSet, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """The ranked plans and what each pool is worth; ``full`` adds the best one drawn, its bill and who can run it."""
     if not (brief or full):
-        return drawing.on_a_screen(lambda plans: _page(planset, plans, width, color), len(planset.plans))
-    return _page(planset, len(planset.plans), width, color, brief=brief, full=full)
+        return drawing.on_a_screen(lambda plans: _page(planset, plans, columns), len(planset.plans), columns)
+    return _page(planset, len(planset.plans), columns, brief=brief, full=full)
 
 
-def _page(
-    planset: MixedPlanSet, plans: int, width: int | None, color: bool | None, *, brief: bool = False, full: bool = False
-) -> str:
+def _page(planset: MixedPlanSet, plans: int, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """The same with some of the plans."""
-    columns = drawing.page_width(width)
     best = planset.best.estimate
     assert isinstance(best, MixedEstimate)
     request = planset.request
@@ -155,9 +145,7 @@ def _page(
         parts += _launch(planset)
         parts += [drawing.blank(), drawing.prose((search_words(planset), "dim"))]
         parts += drawing.bullets(planset.notes, mark="note:", style="dim")
-    elif not brief:
-        parts += _in_short(planset, best)
-    return drawing.draw(parts, width=columns, color=bool(color))
+    return parts if brief or full else [*parts, *_in_short(planset, best)]
 
 
 def _details(estimate: MixedEstimate, width: int) -> list[Part]:
@@ -231,16 +219,8 @@ def search_words(planset: MixedPlanSet) -> str:
     return f"{counts.considered:,} frames considered, {counts.evaluated:,} solved exactly, {counts.seconds:.2f} s."
 
 
-def render_estimate(
-    estimate: MixedEstimate,
-    width: int | None = None,
-    color: bool | None = None,
-    *,
-    brief: bool = False,
-    full: bool = False,
-) -> str:
+def estimate_parts(estimate: MixedEstimate, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """One strategy over several pools."""
-    columns = drawing.page_width(width)
     verdict = [] if estimate.legal and estimate.fits else [*estimate.violations]
     if not estimate.fits:
         over = [stage for stage in estimate.stages if not stage.fits]
@@ -255,14 +235,14 @@ def render_estimate(
             f"{estimate.tokens_per_s:,.0f} tokens/s, MFU {estimate.mfu:.1%}"
         ),
     ]
-    if not brief:
-        parts += picture(estimate, columns, every_stage=full)
-        if estimate.cost is not None:
-            parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(money.bill_sentences(estimate))]
-        parts += _details(estimate, columns) if full else [drawing.blank(), drawing.prose(explain.certainty(estimate))]
-        parts += [drawing.blank(), drawing.prose(runs_sentence(estimate))]
-        parts += drawing.bullets(estimate.warnings, mark="note:", style="dim")
-    return drawing.draw(parts, width=columns, color=bool(color))
+    if brief:
+        return parts
+    parts += picture(estimate, columns, every_stage=full)
+    if estimate.cost is not None:
+        parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(money.bill_sentences(estimate))]
+    parts += _details(estimate, columns) if full else [drawing.blank(), drawing.prose(explain.certainty(estimate))]
+    parts += [drawing.blank(), drawing.prose(runs_sentence(estimate))]
+    return [*parts, *drawing.bullets(estimate.warnings, mark="note:", style="dim")]
 
 
 def picture(estimate: MixedEstimate, width: int, *, every_stage: bool = False) -> list[Part]:

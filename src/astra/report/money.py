@@ -32,24 +32,18 @@ _WORTH_A_WORD: Final = 0.01
 _PARTS: Final = {"startup": "start-up", "unused": "paid for and not used"}
 
 
-def render_rent(
-    report: RentReport, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
-) -> str:
+def rent_parts(report: RentReport, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """The choices worth making, with the ends and the bend of the front.
 
     ``full`` adds it as a picture, what common choices waste, prices and what was left out.
     """
-    columns = drawing.page_width(width)
     shown = [choice for choice in report.front if full or not choice.like]
-
-    def rendered(most: int) -> str:
-        return _rendered(report, thinned(shown, most), columns, bool(color), brief=brief, full=full)
-
-    text, most = rendered(len(shown)), len(shown)
-    while not full and most > FEWEST_CHOICES and text.count("\n") > drawing.screen_lines():
-        most -= 1
-        text = rendered(most)
-    return text
+    for most in range(len(shown), -1, -1):
+        parts = _page(report, thinned(shown, most), columns, brief=brief, full=full)
+        lines = drawing.draw(parts, width=columns, color=False).count("\n")
+        if full or most <= FEWEST_CHOICES or lines <= drawing.screen_lines():
+            break
+    return parts
 
 
 FEWEST_CHOICES: Final = 6
@@ -63,10 +57,8 @@ def thinned(front: Sequence[Choice], most: int) -> list[Choice]:
     return [choice for choice in front if choice.roles or id(choice) in kept]
 
 
-def _rendered(
-    report: RentReport, shown: Sequence[Choice], columns: int, color: bool, *, brief: bool, full: bool
-) -> str:
-    """The text with these choices of the front."""
+def _page(report: RentReport, shown: Sequence[Choice], columns: int, *, brief: bool, full: bool) -> list[Part]:
+    """The page with these choices of the front."""
     parts: list[Part] = [*_header(report), drawing.blank(), *drawing.bullets(advice(report)), drawing.blank()]
     parts += [drawing.heading("Time against money", judged_words(report))]
     numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
@@ -91,7 +83,7 @@ def _rendered(
         from astra.report.text import shortened  # noqa: PLC0415 - text draws bills too
 
         parts += shortened([*report.notes, search_sentence(report)], MORE)
-    return drawing.draw(parts, width=columns, color=color)
+    return parts
 
 
 MORE: Final = (

@@ -27,12 +27,12 @@ LEAST: Final = 44.0
 TOP: Final = 58.0
 
 
-def render_fleet(report: FleetReport, width: int | None = None, color: bool | None = None) -> str:
+def fleet_parts(report: FleetReport, columns: int) -> list[Part]:
     """The answer in a terminal."""
     out = drawing.table(*[(name, "left" if name in NAMED else "right") for name in HEADS])
     for job in report.jobs:
         out.add_row(*cells(job))
-    parts: list[Part] = [
+    return [
         drawing.text((report.title, "bold"), f": {GOALS[report.goal]}"),
         drawing.prose((about(report), "dim")),
         drawing.blank(),
@@ -41,7 +41,6 @@ def render_fleet(report: FleetReport, width: int | None = None, color: bool | No
         *drawing.bullets([*map(use, report.pools), proof(report)]),
         *drawing.closing(late(report), report.notes),
     ]
-    return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
 
 
 def about(report: FleetReport) -> str:

@@ -21,7 +21,7 @@ GRIDS: Final = 24
 _FIGURES: Final = ("best fleet", "planned", "tokens/s", "MFU", "days", "cost")
 
 
-def render_study(report: StudyReport, width: int | None = None, color: bool | None = None) -> str:
+def study_parts(report: StudyReport, columns: int) -> list[Part]:
     """The answer in a terminal."""
     axes = _axes(report)
     heads = [(TITLES[axis], "left") for axis in axes] + [(_FIGURES[0], "left")]
@@ -29,7 +29,7 @@ def render_study(report: StudyReport, width: int | None = None, color: bool | No
     for row in report.best[:SHOWN]:
         out.add_row(*_cells(row, axes)[:-2])
     more = [f"... and {len(report.best) - SHOWN:,} rows more, in the tables"] if len(report.best) > SHOWN else []
-    parts: list[Part] = [
+    return [
         drawing.text((report.title, "bold"), f": {_counted(report)}"),
         drawing.prose((_pace(report), "dim")),
         drawing.blank(),
@@ -40,7 +40,6 @@ def render_study(report: StudyReport, width: int | None = None, color: bool | No
         *drawing.bullets(f"wrote {path}" for path in report.files),
         *drawing.closing([], report.notes),
     ]
-    return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
 
 
 def _counted(report: StudyReport) -> str:

@@ -13,9 +13,8 @@ from astra.study.records import Comparison, Explanation, Side
 from astra.units import show_dollars
 
 
-def render_explanation(found: Explanation, width: int | None = None, color: bool | None = None) -> str:
+def explanation_parts(found: Explanation, columns: int) -> list[Part]:
     """What bounds a plan, what binds it, what the next one lost by, what a change would bring, how sure it is."""
-    columns = drawing.page_width(width)
     estimate = found.estimate
     parts: list[Part] = [
         drawing.text((f"{estimate.model} on {estimate.gpus}", "bold"), f", {estimate.runtime}, plan {found.rank}"),
@@ -38,8 +37,7 @@ def render_explanation(found: Explanation, width: int | None = None, color: bool
     if found.next is not None:
         parts += [drawing.blank(), drawing.heading(f"This plan (A) against {found.next.second.name} (B)")]
         parts += difference(found.next)
-    parts += [drawing.blank(), drawing.heading("How sure each figure is"), _known_table(found)]
-    return drawing.draw(parts, width=columns, color=bool(color))
+    return [*parts, drawing.blank(), drawing.heading("How sure each figure is"), _known_table(found)]
 
 
 def figures_line(estimate: Estimate) -> str:
@@ -77,11 +75,10 @@ def _known_table(found: Explanation) -> Part:
     return out
 
 
-def render_comparison(found: Comparison, width: int | None = None, color: bool | None = None) -> str:
+def comparison_parts(found: Comparison, columns: int) -> list[Part]:
     """Two side by side, and their difference term by term."""
-    columns = drawing.page_width(width)
     first, second = found.first, found.second
-    parts: list[Part] = [
+    return [
         drawing.prose(("A  ", "bold"), (first.name, "bold"), f"  {first.estimate.strategy}"),
         drawing.prose(("B  ", "bold"), (second.name, "bold"), f"  {second.estimate.strategy}"),
         drawing.blank(),
@@ -89,9 +86,8 @@ def render_comparison(found: Comparison, width: int | None = None, color: bool |
         drawing.blank(),
         drawing.heading("Where the difference comes from", "seconds of a step"),
         *difference(found),
+        *drawing.closing([*first.estimate.warnings, *second.estimate.warnings], found.notes),
     ]
-    parts += drawing.closing([*first.estimate.warnings, *second.estimate.warnings], found.notes)
-    return drawing.draw(parts, width=columns, color=bool(color))
 
 
 def _sides(first: Side, second: Side) -> Part:

@@ -26,16 +26,15 @@ TITLES: Final = {
 }
 
 
-def render_sweep(found: Sweep, width: int | None = None, color: bool | None = None) -> str:
+def sweep_parts(found: Sweep, columns: int) -> list[Part]:
     """The points as a table; a mark stands where the strategy changes."""
-    columns = drawing.page_width(width)
     priced = any(point.usd_per_billion_tokens is not None for point in found.points)
     heads = [(name, "right") for name in found.over]
     heads += [("step time", "right"), ("tokens/s", "right"), ("per GPU", "right"), ("MFU", "right"), ("GiB", "right")]
     out = drawing.table(*heads, *[("$/billion", "right")] * priced, ("", "left"), ("best plan", "wrap"))
     for point in found.points:
         out.add_row(*_cells(found, point, priced=priced))
-    parts: list[Part] = [
+    return [
         drawing.text((f"{found.model} on {found.gpus}", "bold"), f", over {' and '.join(found.over)}"),
         drawing.blank(),
         out,
@@ -43,7 +42,6 @@ def render_sweep(found: Sweep, width: int | None = None, color: bool | None = No
         drawing.prose(("* the strategy is another one than in the row before, besides its replicas", "dim")),
         *drawing.closing([], found.notes),
     ]
-    return drawing.draw(parts, width=columns, color=bool(color))
 
 
 def _cells(found: Sweep, point: SweepPoint, *, priced: bool) -> list[str]:

@@ -17,35 +17,23 @@ ONE_LINE_WIDTH: Final = 120
 NOTES_LETTERS: Final = 420  # of notes under a short answer
 
 
-def render_plans(
-    planset: PlanSet, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
-) -> str:
+def plans_parts(planset: PlanSet, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """The ranked plans, what the first rests on and what bounds it, in one screen.
 
     ``brief`` keeps the ranking alone; ``full`` adds its time and memory by stage, the whole bill, why the others lost,
     and what was refused.
     """
-    if not (brief or full):
-        return drawing.on_a_screen(
-            lambda plans: _page(planset, plans, width, color),
-            len(planset.plans),
-            lambda plans: _page(planset, plans, width, color, tight=True),
-        )
-    return _page(planset, len(planset.plans), width, color, brief=brief, full=full)
+
+    def page(plans: int, *, tight: bool = False) -> list[Part]:
+        return _page(planset, plans, columns, brief=brief, full=full, tight=tight)
+
+    if brief or full:
+        return page(len(planset.plans))
+    return drawing.on_a_screen(page, len(planset.plans), columns, lambda plans: page(plans, tight=True))
 
 
-def _page(
-    planset: PlanSet,
-    plans: int,
-    width: int | None,
-    color: bool | None,
-    *,
-    brief: bool = False,
-    full: bool = False,
-    tight: bool = False,
-) -> str:
+def _page(planset: PlanSet, plans: int, columns: int, *, brief: bool, full: bool, tight: bool) -> list[Part]:
     """The same with some of the plans; ``tight`` leaves out what matters least of the short answer."""
-    columns = drawing.page_width(width)
     parts: list[Part] = [*_plans_header(planset), drawing.blank()]
     if planset.plans:
         parts.append(_ranking(planset.plans[:plans], columns))
@@ -68,7 +56,7 @@ def _page(
         parts += drawing.closing([], planset.notes)
     elif not brief:
         parts += _in_short(planset, tight=tight)
-    return drawing.draw(parts, width=columns, color=bool(color))
+    return parts
 
 
 MORE: Final = (
@@ -105,11 +93,8 @@ def shortened(notes: Sequence[str], more: str) -> list[Part]:
     return [drawing.blank(), *said, drawing.prose((more, "dim"))]
 
 
-def render_estimate(
-    estimate: Estimate, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
-) -> str:
+def estimate_parts(estimate: Estimate, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """One strategy's speed and memory; ``full`` adds them stage by stage, and how each term is known."""
-    columns = drawing.page_width(width)
     parts: list[Part] = [
         drawing.text((f"{estimate.model} on {estimate.gpus}", "bold"), f", {estimate.runtime}"),
         drawing.text(("strategy  ", "dim"), estimate.strategy),
@@ -119,28 +104,21 @@ def render_estimate(
         drawing.blank(),
         drawing.prose(explain.certainty(estimate)),
     ]
-    if not brief:
-        bill = money.bill_sentences(estimate)
-        if full and bill:
-            parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(bill)]
-        else:
-            parts += drawing.bullets([money.bill_in_short(estimate)])
-        parts += sections.where_time_goes(estimate, columns)
-        if full:
-            parts += [*sections.by_stage(estimate, columns), *sections.memory(estimate, columns)]
-            parts += sections.provenance(estimate)
-        else:
-            parts += drawing.bullets([explain.memory_sentence(estimate)])
-        parts += drawing.closing(estimate.warnings, [])
-        parts += (
-            [] if full else [drawing.blank(), drawing.prose(("-v: time and memory by stage, the whole bill.", "dim"))]
-        )
-    return drawing.draw(parts, width=columns, color=bool(color))
+    if brief:
+        return parts
+    bill, more = money.bill_sentences(estimate), "-v: time and memory by stage, the whole bill."
+    if not full:
+        parts += [*drawing.bullets([money.bill_in_short(estimate)]), *sections.where_time_goes(estimate, columns)]
+        parts += [*drawing.bullets([explain.memory_sentence(estimate)]), *drawing.closing(estimate.warnings, [])]
+        return [*parts, drawing.blank(), drawing.prose((more, "dim"))]
+    parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(bill)] if bill else []
+    parts += [*sections.where_time_goes(estimate, columns), *sections.by_stage(estimate, columns)]
+    parts += [*sections.memory(estimate, columns), *sections.provenance(estimate)]
+    return [*parts, *drawing.closing(estimate.warnings, [])]
 
 
-def render_model(report: ModelReport, width: int | None = None, color: bool | None = None) -> str:
+def model_parts(report: ModelReport, columns: int) -> list[Part]:
     """What was understood of a model."""
-    columns = drawing.page_width(width)
     parts: list[Part] = [drawing.text((report.name, "bold"), f", {report.family}"), drawing.blank()]
     parameters = drawing.table(("parameters", "left"), ("count", "right"), ("", "right"))
     for name, count in report.parameters.items():
@@ -157,8 +135,7 @@ def render_model(report: ModelReport, width: int | None = None, color: bool | No
     for name, value in report.shape.items():
         if value is not None and (value != 0 or isinstance(value, bool)):
             shape.add_row(name, _shape_value(value))
-    parts += [shape, drawing.blank(), drawing.prose((f"source: {report.source}", "dim"))]
-    return drawing.draw(parts, width=columns, color=bool(color))
+    return [*parts, shape, drawing.blank(), drawing.prose((f"source: {report.source}", "dim"))]
 
 
 def _shape_value(value: object) -> str:

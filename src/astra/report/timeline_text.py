@@ -8,6 +8,7 @@ from typing import Final
 
 from astra.report import drawing
 from astra.report.explain import show_step
+from astra.report.layout import Part
 from astra.report.timeline import lane_name, used_kinds, windows
 from astra.search.timeline import Lane, Span, StepTimeline
 
@@ -50,16 +51,15 @@ def _mark(span: Span) -> str:
     return {"bubble": IDLE, "p2p": SENDING, "weight gradient": WEIGHT_MARK}.get(span.kind, AFTER)
 
 
-def render_timeline(step: StepTimeline, width: int | None = None) -> str:
+def step_parts(step: StepTimeline, columns: int) -> list[Part]:
     """The first window of the step as letters, and a table of seconds by stage."""
-    columns = drawing.page_width(width)
     kinds = used_kinds(step)
     out = drawing.table(("stage", "right"), *((_SHORT.get(kind, kind), "right") for kind in kinds), ("step", "right"))
     for lane in step.lanes:
         spent = lane.seconds()
         shown = [f"{spent.get(kind, 0.0):.3f}" for kind in kinds]
         out.add_row(lane_name(step, lane), *shown, f"{sum(spent.values()):.3f}")
-    parts = [
+    return [
         drawing.text((f"{step.model} on {step.gpus}", "bold"), f", {step.schedule}, {show_step(step.step_s)}"),
         drawing.prose((step.strategy, "dim")),
         drawing.blank(),
@@ -71,7 +71,6 @@ def render_timeline(step: StepTimeline, width: int | None = None) -> str:
         out,
         *drawing.closing(step.notes, []),
     ]
-    return drawing.draw(parts, width=columns, color=False)
 
 
 _SHORT: Final = {"weight gradient": "weights", "gradient reduction": "reduction", "slowest node": "slowest"}

@@ -8,7 +8,7 @@ model has them as sums and not as moments. Communication inside a layer is part 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -85,6 +85,7 @@ class Lane(Result, frozen=True, kw_only=True):
 class StepTimeline(Result, frozen=True, kw_only=True):
     """One step of a plan on every stage."""
 
+    drawn_by: ClassVar[str] = "report.timeline_text.step_parts"
     schema: str = TIMELINE_SCHEMA
     model: str
     gpus: str
