@@ -189,7 +189,7 @@ class Estimate(Result, frozen=True, kw_only=True):
     """How fast a strategy runs and whether it fits."""
 
     drawn_by: ClassVar[str] = "report.text.estimate_parts"
-    shown_by: ClassVar[str] = "report.html.estimate_html"
+    shown_by: ClassVar[str] = "report.view.estimate_html"
     schema: str = ESTIMATE_SCHEMA
     model: str
     gpus: str
@@ -315,7 +315,7 @@ class PlanSet(Table, frozen=True, kw_only=True):
     """The ranked answer to a request."""
 
     drawn_by: ClassVar[str] = "report.text.plans_parts"
-    shown_by: ClassVar[str] = "report.html.plans_html"
+    shown_by: ClassVar[str] = "report.view.plans_html"
     schema: str = PLAN_SCHEMA
     version: str
     fingerprint: dict[str, str]

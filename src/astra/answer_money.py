@@ -109,7 +109,7 @@ class RentReport(Table, frozen=True, kw_only=True):
     """What to rent: every trade of time for money worth making."""
 
     drawn_by: ClassVar[str] = "report.money.rent_parts"
-    shown_by: ClassVar[str] = "report.html.rent_html"
+    shown_by: ClassVar[str] = "report.view.rent_html"
     schema: str = RENT_SCHEMA
     version: str
     fingerprint: dict[str, str]
@@ -161,7 +161,7 @@ class AffordReport(Table, frozen=True, kw_only=True):
     """What a budget buys."""
 
     drawn_by: ClassVar[str] = "report.afford.afford_parts"
-    shown_by: ClassVar[str] = "report.html.afford_html"
+    shown_by: ClassVar[str] = "report.view.afford_html"
     schema: str = AFFORD_SCHEMA
     version: str
     budget_usd: float

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from astra.cli import profile as verb
 from astra.lab.profile import collectives
 from astra.lab.profile import run as profiler
 from astra.lab.profile.plan import all_rows, row_key

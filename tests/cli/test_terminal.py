@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from astra.cli.output import harmless, plain_json
 from astra.errors import InputError, shortened, visible, visible_lines
-from astra.report.html import estimate_html, plans_html
 from astra.report.listing import render_entry
+from astra.report.view import estimate_html, plans_html
 from tests.cli.conftest import FakePlanner, Shown
 from tests.report import records
 

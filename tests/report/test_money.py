@@ -6,8 +6,7 @@ import astra
 from astra.answer import Baseline, Cost, PriceTag, Range, Restarts
 from astra.answer_money import Afforded, AffordReport
 from astra.report import money
-from astra.report.drawing import SCREEN_LINES
-from astra.report.scatter import picture
+from astra.report.drawing import SCREEN_LINES, scatter
 from astra.units import show_dollars
 from tests.report import records
 
@@ -28,7 +27,7 @@ COST = Cost(
 
 
 def test_the_picture_puts_the_fastest_left_and_the_cheapest_low() -> None:
-    drawn = picture([(1.0, 1000.0), (5.0, 300.0), (30.0, 100.0)], ["F", " ", "C"], 80).splitlines()
+    drawn = scatter([(1.0, 1000.0), (5.0, 300.0), (30.0, 100.0)], ["F", " ", "C"], 80).splitlines()
     rows = [line.partition("│")[2] for line in drawn if "│" in line]
     assert rows[0].startswith("F")
     assert rows[-1].endswith("C")
@@ -39,7 +38,7 @@ def test_the_picture_puts_the_fastest_left_and_the_cheapest_low() -> None:
 
 
 def test_a_front_of_one_point_can_be_drawn() -> None:
-    assert "C" in picture([(2.0, 5.0)], ["C"], 60)
+    assert "C" in scatter([(2.0, 5.0)], ["C"], 60)
 
 
 def test_the_bill_has_both_figures_and_the_source() -> None:

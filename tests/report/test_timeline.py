@@ -10,9 +10,8 @@ from html import unescape
 import pytest
 from msgspec.structs import replace
 
-from astra.report.perfetto import chrome_trace
-from astra.report.raster import flattened
-from astra.report.timeline import column_shares, thinned, ticks, timeline_page, timeline_svg, windows
+from astra.report.pictures import flattened
+from astra.report.timeline import chrome_trace, column_shares, thinned, ticks, timeline_page, timeline_svg, windows
 from astra.report.timeline_text import timeline_text
 from astra.search.timeline import Lane, Moment, Span, StepTimeline, timeline_of
 from astra.search.world import World

@@ -17,8 +17,7 @@ from astra.cli import main
 from astra.errors import NoFeasiblePlan
 from astra.questions.answering import answered
 from astra.questions.engines import Engine, Given
-from astra.report.fleet_page import fleet_page
-from astra.report.shared import gantt_svg, ranges
+from astra.report.shared import fleet_page, gantt_svg, ranges
 from astra.sharing.declared import sharing_of
 from astra.sharing.records import FleetReport
 from astra.units import DAY_S, parse_count

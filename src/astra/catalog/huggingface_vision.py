@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from astra.catalog.keys import Keys
-from astra.spec.tower import Tower
+from astra.spec.model import Tower
 
 ANY_IMAGE: Final = 896  # pixels on a side, where images come as they are: a thousand tokens
 

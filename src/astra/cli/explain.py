@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from astra.cli import options, output, planned
+from astra.cli import options, output, source
 from astra.cli.output import VerbAnswer
 
 HELP: Final = "why a plan is as it is, what binds it, and what would bring most"
@@ -25,7 +25,7 @@ SECONDS: Final = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
-    planned.add_plan(parser)
+    source.add_plan(parser)
     text = f"plan changes for at most about so long (default {SECONDS}); those left are named"
     parser.add_argument("--seconds", metavar="N", type=options.whole("--seconds", at_least=0, at_most=86400),
                         default=SECONDS, help=text)  # fmt: skip
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> VerbAnswer:
     """Plan every change, and keep the answer ready to be drawn."""
-    found = planned.read(args.plan, args.pick)
-    planset = planned.answer_of(found)
+    found = source.read(args.plan, args.pick)
+    planset = source.answer_of(found)
     from astra.cli.progress import followed  # noqa: PLC0415
     from astra.report.explanation import explained  # noqa: PLC0415
     from astra.study.changes import tried  # noqa: PLC0415

@@ -159,7 +159,7 @@ def check_files(args: argparse.Namespace) -> None:
             raise InputError(flag, path, want=f"a name that ends in {' or '.join(endings)}")
         check_destination(path)
     if args.plot is not None and args.plot.lower().endswith(".png"):
-        from astra.report.raster import check_png  # noqa: PLC0415
+        from astra.report.pictures import check_png  # noqa: PLC0415
 
         check_png("--plot")
 

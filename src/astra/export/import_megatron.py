@@ -13,8 +13,7 @@ from astra.export.import_megatron_model import has_experts, model_of
 from astra.export.import_megatron_words import FP8_SCALED, flash, old, other_modules, precision, recompute, words, zero
 from astra.export.imported import ImportAsked, ImportedLaunch
 from astra.export.megatron_flags import shape_flags, unread
-from astra.spec.layer_lists import MAX_STAGES
-from astra.spec.strategy import Strategy
+from astra.spec.strategy import MAX_STAGES, Strategy
 
 _REPEATED: Final = (re.compile(r"\(([^()]*)\)\*([0-9]{1,4})"), re.compile(r"([A-Za-z|])\*([0-9]{1,4})"))
 

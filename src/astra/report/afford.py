@@ -7,7 +7,6 @@ from typing import Final
 from astra.answer_money import Afforded, AffordReport
 from astra.report import drawing
 from astra.report.layout import Part
-from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
 
 
@@ -20,7 +19,7 @@ def afford_parts(report: AffordReport, columns: int, *, brief: bool = False, ful
         points = [(float(row.parameters), row.tokens) for row in report.rows]
         marks = [(_mark(row, report) or " ")[0] for row in report.rows]
         legend = "M most tokens, L largest by the rule, * least loss; both axes logarithmic"
-        drawn = picture(points, marks, columns, across=show_count, up=show_count, legend=legend)
+        drawn = drawing.scatter(points, marks, columns, across=show_count, up=show_count, legend=legend)
         parts += [drawing.blank(), drawing.heading("Tokens against parameters"), drawing.text(drawn)]
     parts += drawing.closing([], report.notes) if not brief else []
     return parts if brief or full else [*parts, drawing.prose((MORE, "dim"))]

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from astra.answer import Estimate, Plan
 from astra.report import drawing, explain, money, sections
 from astra.report.layout import Part, Text
-from astra.report.sites import line_sentences, lost_sentences
+from astra.report.sections import line_sentences, lost_sentences
 from astra.report.text import shortened
 from astra.search.fleet.records import (
     BRIDGE,

@@ -22,7 +22,6 @@ from astra.report.choices import (
     warned,
 )
 from astra.report.layout import Part
-from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
 
 ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
@@ -69,7 +68,7 @@ def _page(report: RentReport, shown: Sequence[Choice], columns: int, *, brief: b
     if full:
         points = [(judged(choice, report.judged_by).days, judged(choice, report.judged_by).usd) for choice in shown]
         marks = [mark_of(choice) for choice in shown]
-        parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
+        parts += [drawing.blank(), drawing.text(drawing.scatter(points, marks, columns))]
         if report.popular:
             parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report)]
         first = report.chosen[0] if report.objective != "pareto" else report.role("knee")
@@ -364,7 +363,7 @@ def _plan_front(estimates: Sequence[Estimate]) -> list[Part]:
             cost = estimate.cost
             rows.add_row(estimate.gpus, show_seconds(cost.days * 86400), show_dollars(cost.usd), _range(cost))
     marks = ["F", *[" "] * (len(points) - 2), "C"]
-    return [rows, drawing.blank(), drawing.text(picture(points, marks, 80)), drawing.blank()]
+    return [rows, drawing.blank(), drawing.text(drawing.scatter(points, marks, 80)), drawing.blank()]
 
 
 def _range(cost: Cost) -> str:

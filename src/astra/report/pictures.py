@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import singledispatch
+from importlib.util import find_spec
 from os import PathLike
 from typing import Final
 
@@ -11,11 +13,9 @@ from astra.answer_money import AffordReport, RentReport
 from astra.atomic import write_file
 from astra.errors import InputError
 from astra.report import explain
-from astra.report.charts import ChartCurve, Dot, Panel, charts
-from astra.report.front_svg import Spot, front_svg
-from astra.report.markup import label, picture, quoted, tag
+from astra.report.charts import ChartCurve, Dot, Panel, Spot, charts, front_svg
+from astra.report.markup import LIGHT, label, picture, quoted, tag
 from astra.report.page import page, wide
-from astra.report.raster import png
 from astra.report.rent_page import spots
 from astra.report.sweep import sweep_page, sweep_svg
 from astra.spec.kinds import path_text
@@ -143,3 +143,29 @@ def _as(svg: str, title: str, path: str, where: str) -> str | bytes:
     if ending == "png":
         return png(svg, where)
     return svg + "\n" if ending == "svg" else page(title or "Astra", wide(svg))
+
+
+SCALE: Final = 2  # pixels for each unit of the picture
+_USED: Final = re.compile(r"var\((--[a-z0-9-]+)\)")
+_PALETTES: Final = re.compile(r":root\{[^}]*\}|@media[^{]*\{:root\{[^}]*\}\}")
+
+
+def check_png(where: str) -> None:
+    """An error if what draws pixels is not installed; ``where`` is the option that asked for it."""
+    if find_spec("resvg_py") is None:
+        fix = "Install it (pip install 'astra-planner[plot]'), or ask for .svg or .html, which need nothing."
+        raise InputError(where, ".png", want="resvg-py for a PNG", fix=fix)
+
+
+def png(svg: str, where: str) -> bytes:
+    """The picture in pixels."""
+    check_png(where)
+    import resvg_py  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415
+
+    return bytes(resvg_py.svg_to_bytes(svg_string=flattened(svg), zoom=SCALE))
+
+
+def flattened(svg: str) -> str:
+    """The same picture without variables, which few programs but browsers know."""
+    colors = dict(pair.split(":", 1) for pair in LIGHT.split(";"))
+    return _USED.sub(lambda found: colors[found.group(1)], _PALETTES.sub("", svg))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from astra.answer_money import Choice, RentReport
 from astra.report import explain, money
+from astra.report.charts import Spot, front_svg
 from astra.report.choices import (
     ROLES,
     judged,
@@ -15,7 +16,6 @@ from astra.report.choices import (
     time_of,
     warned,
 )
-from astra.report.front_svg import Spot, front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, page, paragraph, section, table, wide
 from astra.report.plan_page import footer, request_parts

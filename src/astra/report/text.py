@@ -44,9 +44,7 @@ def _page(planset: PlanSet, plans: int, columns: int, *, brief: bool, full: bool
     if not brief and planset.nearby:
         parts += [drawing.blank(), *drawing.bullets([near.sentence for near in planset.nearby])]
     if planset.lost:
-        from astra.report.sites import lost_sentences  # noqa: PLC0415 - few ask
-
-        parts += [drawing.blank(), *drawing.bullets(lost_sentences(planset))]
+        parts += [drawing.blank(), *drawing.bullets(sections.lost_sentences(planset))]
     if full:
         if planset.plans:
             parts += _best(planset.best.estimate, columns)

@@ -12,32 +12,48 @@ import msgspec
 
 from astra import api
 from astra.answer import PlanSet
-from astra.answer_money import RentReport
+from astra.answer_money import AffordReport, RentReport
+from astra.catalog.hardware import default_node, devices, node_types
 from astra.catalog.huggingface import from_config
+from astra.catalog.models import models
+from astra.catalog.runtimes import runtimes
 from astra.errors import AstraError, InputError, visible, within
+from astra.export import EXPORTERS
 from astra.export.making import make, target
 from astra.export.nearest_mixed import nearest_of_file
 from astra.export.quoting import file_name
 from astra.export.reading import from_record, world_of
 from astra.files import parse_json
+from astra.money.objectives import OBJECTIVES
+from astra.renting.afford import afford
 from astra.renting.rent import rent
+from astra.report.explanation import explained
 from astra.report.plan_page import plan_page
 from astra.report.rent_page import rent_page
-from astra.report.study_view import afford_view, comparison_view, explanation_view, sweep_view
 from astra.report.timeline import timeline_svg
-from astra.report.view import estimate_view, plan_view, rent_view
+from astra.report.view import (
+    afford_view,
+    comparison_view,
+    estimate_view,
+    explanation_view,
+    plan_view,
+    rent_view,
+    sweep_view,
+)
 from astra.search.timeline import first_step, timeline_of
 from astra.search.world import World
-from astra.serve.asked import flag_of, one_of, parts_of, request_of, table_of, text_of, whole_of
-from astra.serve.offered import offered
+from astra.serve.asked import check_no_path, flag_of, one_of, parts_of, request_of, table_of, text_of, whole_of
 from astra.serve.pages import OPENED
-from astra.serve.studies import MOST_PICK, afforded, explanation, picked, swept_over
+from astra.spec.cluster import Device
 from astra.spec.mixed_text import is_mixed
-from astra.spec.request import PlanRequest
+from astra.spec.money import MONEY_FIELDS
+from astra.spec.request import FIELDS, RANKS, PlanRequest
 from astra.spec.strategy import parse_strategy
+from astra.study.changes import tried
 from astra.study.compare import compared
 from astra.study.hardware import on, with_gpus
-from astra.study.records import Comparison, Explanation, Side
+from astra.study.records import Comparison, Explanation, Side, Sweep
+from astra.study.sweep import read_axes, swept
 
 JSON: Final = "application/json"
 HTML: Final = "text/html; charset=utf-8"
@@ -222,3 +238,77 @@ def warm_up() -> None:
     """Load what the first answer would have to wait for, and have the answer that the page opens with."""
     offered()
     plan_view(planned(OPENED))
+
+
+MOST_POINTS: Final = 24  # of a sweep; the command line has more
+EXPLAINED_S: Final = 6.0  # of plans under changed conditions, for one explanation
+MOST_PICK: Final = 100
+
+
+def afforded(fields: object) -> AffordReport:
+    """What a client's budget buys."""
+    table = dict(table_of(fields, "request"))
+    if table.get("budget") is None:
+        raise InputError("budget", None, want="the dollars to spend", fix="Such as 50k.")
+    model, ratio = table.pop("model", None), {name: table.pop(name) for name in ("ratio",) if name in table}
+    check_no_path({**table, "model": model})
+    return afford(model, **ratio, **table)
+
+
+def swept_over(body: object) -> Sweep:
+    """Plans over a range."""
+    parts = parts_of(body, "request", "over")
+    over: Any = parts.get("over")
+    texts = [over] if isinstance(over, str) else over
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InputError("over", over, want="what is swept, such as gpus=8..64")
+    axes = read_axes([text for text in texts if text.strip()], "over")
+    points = 1
+    for axis in axes:
+        points *= len(axis.values)
+    if points > MOST_POINTS:
+        fix = "astra sweep on the command line has up to 200."
+        raise InputError("over", f"{points} points", want=f"at most {MOST_POINTS} here", fix=fix)
+    return swept(request_of("plan", parts.get("request")), axes)
+
+
+def explanation(planset: PlanSet, pick: int) -> Explanation:
+    """Why one plan of an answer is as it is."""
+    if not any(plan.rank == pick for plan in planset.plans):
+        raise InputError("pick", pick, want=f"a plan of the answer, which has {len(planset.plans)}")
+    world = World.of(request_of("plan", planset.asked))
+    changes, skipped = tried(world, planset.best.estimate, seconds=EXPLAINED_S)
+    return explained(planset, pick, changes, skipped, name="plan")
+
+
+def picked(body: object) -> tuple[object, int]:
+    """The request and the plan that is to be explained."""
+    parts = parts_of(body, "request", "pick")
+    return parts.get("request"), whole_of(parts, "pick", 1, MOST_PICK)
+
+
+def offered() -> dict[str, Any]:
+    """Models, GPUs, nodes with their links, runtimes, targets, and the words of every field that has a few."""
+    words = {name: list(field.kind.words) for name, field in FIELDS.items() if field.kind.words}
+    return {
+        "schema": "astra.shelf/1",
+        "models": [
+            {"name": model.name, **api.describe_model(model).parameters, "max_seq": model.max_seq} for model in models()
+        ],
+        "gpus": msgspec.to_builtins(devices()),
+        "usual": {gpu.name: _usual(gpu) for gpu in devices()},
+        "nodes": msgspec.to_builtins(node_types()),
+        "runtimes": [{"name": runtime.name, "title": runtime.title} for runtime in runtimes()],
+        "objectives": [{"name": one.name, "sentence": one.sentence} for one in OBJECTIVES.values()],
+        "targets": [{"name": one.name, "title": one.title} for one in EXPORTERS.values()],
+        "precisions": words["precision"],
+        "words": {**words, "rank": list(RANKS), "market": list(MONEY_FIELDS["market"].kind.words)},
+    }
+
+
+def _usual(gpu: Device) -> str:
+    """The node type that is meant when only the GPU is named."""
+    try:
+        return default_node(gpu).name
+    except InputError:
+        return ""

@@ -17,11 +17,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from astra.serve.guard import Guard
-from astra.serve.limits import KIB, USUAL, ServeLimits
 from astra.serve.openapi import description
 from astra.serve.pages import OPENING, PAGES, Page, opened
 from astra.serve.worker import BUG, WorkerDied
-from astra.serve.workers import Full, TooLong, Workers
+from astra.serve.workers import KIB, USUAL, Full, ServeLimits, TooLong, Workers
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

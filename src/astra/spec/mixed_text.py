@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.spec.layer_lists import unpack
 from astra.spec.mixed import POOL_NAME, Group, MixedStrategy, Segment, plain_group
 from astra.spec.record import check
-from astra.spec.strategy import Strategy, parse_strategy, words_of
+from astra.spec.strategy import Strategy, parse_strategy, unpack, words_of
 
 _EXAMPLE: Final = "[dp8 mbs1 m16: H100 tp4 pp4 layers=12*4 + A100 tp8 pp4 layers=8*4]"
 _SWITCHES: Final = {"nosp": ("sp", False), "flash=off": ("flash", False)}

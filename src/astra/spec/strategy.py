@@ -18,7 +18,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from astra.errors import InputError, nearest_names
-from astra.spec.layer_lists import MAX_STAGES, pack, unpack
 from astra.spec.record import Spec, check
 from astra.spec.strategy_fields import (
     ACTIVATIONS,
@@ -344,3 +343,34 @@ def _parse_value(key: str, value: str, word: str) -> Any:
 def replace(strategy: Strategy, **changes: Any) -> Strategy:
     """A copy with some fields changed."""
     return msgspec.structs.replace(strategy, **changes)
+
+
+MAX_STAGES: Final = 100_000
+_PIECE: Final = 12  # characters of a list of layers after which a table may break the line
+
+
+def pack(layers: tuple[int, ...], joint: str = ",") -> str:
+    """Layers as text: ``(19, 20, 20, 21)`` as ``19,20*2,21``; ``joint`` is put between pieces that fill a column."""
+    runs: list[list[int]] = []
+    for count in layers:
+        if runs and runs[-1][0] == count:
+            runs[-1][1] += 1
+        else:
+            runs.append([count, 1])
+    pieces = [""]
+    for count, times in runs:
+        if len(pieces[-1]) > _PIECE:
+            pieces.append("")
+        pieces[-1] += ("," if pieces[-1] else "") + (f"{count}*{times}" if times > 1 else str(count))
+    return joint.join(pieces)
+
+
+def unpack(text: str) -> tuple[int, ...] | None:
+    """Layers from text; None if it is not such a text."""
+    out: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,6})(?:\*([1-9][0-9]{0,5}))?", part)
+        if match is None or len(out) + int(match.group(2) or 1) > MAX_STAGES:
+            return None
+        out += [int(match.group(1))] * int(match.group(2) or 1)
+    return tuple(out)

@@ -99,7 +99,7 @@ class Sweep(Table, frozen=True, kw_only=True):
     """How the best plan moves with one or two numbers."""
 
     drawn_by: ClassVar[str] = "report.sweep.sweep_parts"
-    shown_by: ClassVar[str] = "report.html.sweep_html"
+    shown_by: ClassVar[str] = "report.view.sweep_html"
     schema: str = SWEEP_SCHEMA
     model: str
     gpus: str

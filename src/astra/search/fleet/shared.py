@@ -28,8 +28,7 @@ from astra.search.fleet.frames import MOST_TOKENS, Counts, again_s
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
 from astra.spec.job import Job
-from astra.spec.mixed import Group, MixedStrategy, plain_group
-from astra.spec.shares import WHOLE
+from astra.spec.mixed import WHOLE, Group, MixedStrategy, plain_group
 from astra.spec.strategy import Strategy, parse_strategy
 
 MOST_POOLS: Final = 3  # that share a state
