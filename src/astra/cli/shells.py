@@ -14,7 +14,6 @@ from astra.spec.fields import Field
 from astra.spec.money import MONEY_FIELDS
 from astra.spec.request import FIELDS
 
-
 _FILES: Final = ("FILE", "PLAN.json", "DIR", "A", "B")
 # What an option takes whose values have names: by the field it sets, or by the word that stands for its value.
 _CATALOG: Final = {"model": "models", "gpus": "gpus", "runtime": "runtimes", "node": "nodes"}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from astra.errors import InputError, nearest_names
+from astra.errors import InputError, did_you_mean
 from astra.spec.kinds import FieldKind
 from astra.spec.record import Spec
 
@@ -90,6 +90,5 @@ def read_fields(
 
 def unknown_field(name: str, known: Mapping[str, Field], where: str, verb: str = "") -> InputError:
     """The error for a name that no field has."""
-    near = nearest_names(name[:80], known)
-    fix = f"Did you mean {', '.join(near)}?" if near else f"It has {', '.join(known)}."
+    fix = did_you_mean(name[:80], known, f"It has {', '.join(known)}.")
     return InputError(where, None, want=f"a field of {f'astra {verb}' if verb else 'a request'}", fix=fix)

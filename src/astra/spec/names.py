@@ -6,13 +6,13 @@ can be seen: no line breaks, no escape sequences, nothing that reorders or hides
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import Annotated, Any, Final, NamedTuple, get_args
 
 import msgspec
 
-from astra.errors import InputError, shortened, visible
+from astra.errors import InputError, did_you_mean, shortened, visible
 
 MOST_IN_NAME: Final = 80
 MOST_IN_LINE: Final = 1000
@@ -48,6 +48,14 @@ def check_names(where: str, record: msgspec.Struct) -> None:
     for rule in _rules(type(record)):
         for value in _texts(getattr(record, rule.field)):
             _checked(f"{where}.{rule.field}", value, rule.most, empty=rule.empty)
+
+
+def check_keys(given: Iterable[str], known: Collection[str], where: str, want: str) -> None:
+    """Refuse keys of a table that are not known, with the nearest that is."""
+    for key in given:
+        if key not in known:
+            fix = did_you_mean(key[:80], known, f"It has {', '.join(known)}.")
+            raise InputError(f"{where}: {as_name(key)}", None, want=want, fix=fix)
 
 
 class _Rule(NamedTuple):

@@ -4,7 +4,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from astra.errors import nearest_names
+from astra.errors import InputError, did_you_mean
 from astra.spec.blocks import MEANINGS
 from astra.spec.effects import EFFECTS, Effect
 from astra.spec.names import Line, Name, check_names
@@ -104,8 +104,7 @@ class Can(Spec, frozen=True, kw_only=True):
         }  # fmt: skip
         for field, known in words.items():
             for word in (word for word in getattr(self, field) if word not in known):
-                near = ", ".join(nearest_names(word, known))
-                check(False, f"can.{field}", word, "a known word", f"Did you mean {near}?" if near else "")
+                raise InputError(f"can.{field}", word, want="a known word", fix=did_you_mean(word, known))
         for field in ("zero", "zero_pipelined", "prefetch"):
             check(set(getattr(self, field)) <= {0, 1, 2, 3}, f"can.{field}", getattr(self, field), "stages from 0 to 3")
 
@@ -202,9 +201,8 @@ class Runtime(Spec, frozen=True, kw_only=True):
         check_names("runtime", self)
         check(self.vocab_multiple >= 1, "vocab_multiple", self.vocab_multiple, "a whole number from 1")
         for name in (name for name in self.effects if name not in EFFECTS):
-            near = ", ".join(nearest_names(name, EFFECTS))
-            known = f"Known effects: {', '.join(EFFECTS)}."
-            check(False, "effects", name, "a known effect", f"Did you mean {near}?" if near else known)
+            fix = did_you_mean(name, EFFECTS, f"Known effects: {', '.join(EFFECTS)}.")
+            raise InputError("effects", name, want="a known effect", fix=fix)
 
     def amount(self, effect: str) -> float:
         """How much of an effect it has; without it, the amount that does nothing."""

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from astra.errors import InputError, nearest_names
+from astra.errors import InputError, did_you_mean
 from astra.spec.record import Spec, check
 from astra.spec.strategy_fields import (
     ACTIVATIONS,
@@ -265,12 +265,12 @@ def _parse_word(word: str, text: str) -> dict[str, Any]:
     if not equals or key not in (*_KEYS, "sp"):
         meant = field_meant(key)
         known = (*_COUNTED, "sp", *_KEYS)
-        hint = ["".join(meant)] if meant and meant[0] in known else nearest_names(key.rstrip("0123456789"), known)
+        said = f"Did you mean {''.join(meant)}?" if meant and meant[0] in known else ""
         raise InputError(
             "strategy" if len(text) > 200 or not text.isprintable() else f'strategy "{text}"',
             word,
             want="words like tp8 pp4 vp2 cp1 ep1 dp16 mbs1 sp zero1 recompute=selective",
-            fix=f"Did you mean {', '.join(hint)}?" if hint else "",
+            fix=said or did_you_mean(key.rstrip("0123456789"), known),
         )
     if key == "recompute" and ":" in value:
         return _parse_recompute(value, word)
@@ -291,9 +291,8 @@ def _parse_recompute(value: str, word: str) -> dict[str, Any]:
         modules = tuple(rest.split(","))
         for name in modules:
             if name not in MODULES:
-                near = nearest_names(name, MODULES)
-                fix = f"Did you mean {', '.join(near)}?" if near else ""
-                raise InputError("strategy", word, want=f"modules among {','.join(MODULES)}", fix=fix)
+                want = f"modules among {','.join(MODULES)}"
+                raise InputError("strategy", word, want=want, fix=did_you_mean(name, MODULES))
         return {"recompute": kind, "modules": modules}
     parts = value.split(":")
     if len(parts) > 3:
