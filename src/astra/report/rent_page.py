@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from msgspec.structs import astuple
+
 from astra.answer_money import Choice, RentReport
 from astra.report import explain, money
 from astra.report.charts import Spot, front_svg
 from astra.report.choices import (
     ROLES,
+    choice_cells,
     judged,
     judged_words,
-    network_words,
     roles_of,
-    seller,
-    strategy_words,
     time_of,
     warned,
 )
@@ -82,17 +82,15 @@ def _spot(choice: Choice, by: str, *, on_front: bool) -> Spot:
 
 def front_table(report: RentReport) -> str:
     """Every choice of the front."""
-    heads = ("", "#", "GPUs", "from", "$/GPU-h", "network", "time", "cost", "range", "if nothing fails", "strategy")
-    rows, by = [], report.judged_by
+    before, after = ("from", "$/GPU-h", "network", "time", "cost"), ("range", "if nothing fails", "strategy")
+    rows = []
     for number, choice in enumerate(report.front, start=1):
-        cost, usd = choice.cost, judged(choice, by).usd_range
-        ideal = f"{show_seconds(cost.days * DAY_S)}, {show_dollars(cost.usd)}"
-        spread = f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"
+        cells, cost = choice_cells(choice, report.judged_by), choice.cost
+        cells["range"] = " to ".join(map(show_dollars, astuple(judged(choice, report.judged_by).usd_range)))
+        cells["if nothing fails"] = f"{show_seconds(cost.days * DAY_S)}, {show_dollars(cost.usd)}"
         gpus = " + ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
-        rows.append((roles_of(choice), str(number), gpus, seller(cost.price),
-                     f"{cost.price.usd_per_gpu_h:.2f}", network_words(choice), time_of(choice, by),
-                     show_dollars(judged(choice, by).usd), spread, ideal, strategy_words(choice)))  # fmt: skip
-    return table(heads, rows, left=(0, 2, 3, 5, 10))
+        rows.append((roles_of(choice), str(number), gpus, *(cells[head] for head in (*before, *after))))
+    return table(("", "#", "GPUs", *before, *after), rows, left=(0, 2, 3, 5, 10))
 
 
 def _evidence(report: RentReport) -> list[str]:

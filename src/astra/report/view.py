@@ -14,7 +14,7 @@ from astra.answer_money import AffordReport, Choice, RentReport
 from astra.report import explain, money
 from astra.report.afford import sentences
 from astra.report.charts import front_svg
-from astra.report.choices import judged, judged_words, network_words, roles_of, strategy_words, time_of
+from astra.report.choices import judged, judged_words, network_words, roles_of, time_of
 from astra.report.explanation import change_sentence, short_strategy
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, paragraph, table, wide
@@ -32,7 +32,7 @@ from astra.report.plan_page import (
 from astra.report.rent_page import front_table, popular_table, spots
 from astra.report.study_text import TERMS, figures_line, memory_difference, side_rows, term_cells, verdict
 from astra.report.sweep import points_table, sweep_svg
-from astra.spec.mixed_text import short_form
+from astra.spec.mixed_text import on_one_line, short_form
 from astra.study.records import Comparison, Explanation, Sweep
 from astra.units import DAY_S, show_count, show_dollars, show_seconds
 
@@ -44,10 +44,8 @@ def plan_view(planset: PlanSet) -> str:
     if not planset.plans:
         ending = [paragraph("No strategy is legal and fits.", "bad lead"), *ledger_parts(planset)]
         return "".join([*head, *ending, bullets(planset.notes, "faint")])
-    lost = {plan.rank: explain.why_lost(planset.best, plan) for plan in planset.plans[1:]}
-    if planset.objective == "pareto":
-        lost = {}
-    cards = [_plan_card(plan, lost.get(plan.rank, ""), first=plan is planset.best) for plan in planset.plans]
+    lost = ["", *(explain.losses(planset) or [""] * len(planset.plans))]
+    cards = [_plan_card(plan, why, first=plan is planset.best) for plan, why in zip(planset.plans, lost, strict=False)]
     return "".join(
         [
             *head,
@@ -153,7 +151,7 @@ def _choice_card(choice: Choice, place: int, by: str) -> str:
         "article",
         tag("h3", quoted(choice.name), " ", roles, id=f"{key}-title"),
         facts(shown),
-        tag("p", tag("code", quoted(strategy_words(choice)))),
+        tag("p", tag("code", quoted(on_one_line(choice.strategy, choice.as_usual)))),
         paragraph(choice.evidence, "evidence"),
         bullets(choice.warnings, "warn"),
         tag("div", tag("button", "Plan on these GPUs", type="button", data_do="plan", data_gpus=pools,
