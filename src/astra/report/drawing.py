@@ -59,13 +59,6 @@ def screen_lines() -> int:
     return min(shutil.get_terminal_size(UNKNOWN_TERMINAL).lines - 1, SCREEN_LINES)
 
 
-def days(time_days: float | None) -> str:
-    """Days of training as a cell."""
-    if time_days is None:
-        return "-"
-    return f"{time_days:.2f}" if time_days < 1 else f"{time_days:,.1f}"
-
-
 def draw(parts: Iterable[Part], *, width: int, color: bool) -> str:
     """The parts one under the other, as text; lines have no trailing blanks and the text ends in one newline."""
     return "".join(f"{drawn(line, color=color)}\n" for part in parts for line in part.lines(width))

@@ -13,7 +13,6 @@ from astra.report.text import shortened
 from astra.search.fleet.records import (
     BRIDGE,
     UNWRITTEN,
-    Alternative,
     GroupEstimate,
     MixedEstimate,
     MixedPlanSet,
@@ -21,7 +20,7 @@ from astra.search.fleet.records import (
 )
 from astra.search.fleet.summary import STARTED_BY
 from astra.spec.mixed_text import short_form
-from astra.units import show_count, show_dollars, show_slower
+from astra.units import show_count, show_slower
 
 BAR: Final = 14
 LEAST_BAR: Final = 5
@@ -47,9 +46,8 @@ def stage_rows(stages: Sequence[MixedStage]) -> list[FleetStageRow]:
     out: list[FleetStageRow] = []
     for number, stage in enumerate(stages):
         if out and _reads_the_same(out[-1].stage, stage):
-            before = out[-1]
-            fullest = max(before.stage, stage, key=lambda one: one.peak_reserved_gib)
-            out[-1] = FleetStageRow(before.first, number, fullest)
+            fullest = max(out[-1].stage, stage, key=lambda one: one.peak_reserved_gib)
+            out[-1] = FleetStageRow(out[-1].first, number, fullest)
         else:
             out.append(FleetStageRow(number, number, stage))
     return out
@@ -71,23 +69,14 @@ def comparison(planset: MixedPlanSet) -> list[str]:
         parts = [f"{each.times:.2f}x of {each.pool} alone" for each in known]
         sentences.append(f"{kind}: {', '.join(parts)}.")
     sentences += [f"{each.pool} alone: {each.why}" for each in planset.alone if each.times is None]
-    losses = planset.without or _mirrored(planset.alone)
-    lost = [
-        f"without {each.pool} you lose {1 - 1 / each.times:.0%}" for each in losses if each.times and each.times > 1
-    ]
+    # Of two pools, the one that is alone is what is left without the other.
+    left = planset.without or (planset.alone if len(planset.alone) == 2 else [])
+    gone = [each.pool for each in (left if planset.without else reversed(left))]
+    losses = [(pool, each.times) for pool, each in zip(gone, left, strict=True)]
+    lost = [f"without {pool} you lose {1 - 1 / times:.0%}" for pool, times in losses if times and times > 1]
     if lost and len(best.used) > 1:
         sentences.append("; ".join(lost)[:1].upper() + "; ".join(lost)[1:] + ".")
     return sentences
-
-
-def _mirrored(alone: Sequence[Alternative]) -> list[Alternative]:
-    """Of two pools, the one left when the other is taken away."""
-    if len(alone) != 2:
-        return []
-    return [
-        Alternative(pool=other.pool, strategy=each.strategy, step_s=each.step_s, times=each.times)
-        for each, other in zip(alone, reversed(alone), strict=True)
-    ]
 
 
 def marginal_sentences(planset: MixedPlanSet) -> list[str]:
@@ -248,9 +237,10 @@ def estimate_parts(estimate: MixedEstimate, columns: int, *, brief: bool = False
 def picture(estimate: MixedEstimate, width: int, *, every_stage: bool = False) -> list[Part]:
     """Every group as a row of pools and a table of its stages."""
     out: list[Part] = []
-    slowest = max(map(shown_s, _stages(estimate)), default=1.0)
+    stages = [stage for stage in estimate.stages if isinstance(stage, MixedStage)]
+    slowest = max(map(shown_s, stages), default=1.0)
     for group in estimate.groups:
-        own = [stage for stage in _stages(estimate) if stage.group == group.index]
+        own = [stage for stage in stages if stage.group == group.index]
         out += [drawing.blank(), drawing.text((group_line(group), "bold")), drawing.text(chain(own))]
         out.append(_table(own, slowest, width, every_stage=every_stage))
         if group.waits_s > 0.01 * group.pipeline_s:
@@ -279,10 +269,6 @@ def chain(stages: Sequence[MixedStage]) -> str:
             runs.append((stage.pool, number, number, stage.layers))
     named = [(pool, f"stage {a}" if a == b else f"stages {a}-{b}", layers) for pool, a, b, layers in runs]
     return " ──▶ ".join(f"[{pool} {where}, {layers} layers]" for pool, where, layers in named)
-
-
-def _stages(estimate: MixedEstimate) -> list[MixedStage]:
-    return [stage for stage in estimate.stages if isinstance(stage, MixedStage)]
 
 
 def shown_s(stage: MixedStage) -> float:
@@ -320,20 +306,13 @@ def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_st
 
 def _ranking(plans: Sequence[Plan]) -> Part:
     priced = any(plan.estimate.train_usd is not None for plan in plans)
-    columns = [("#", "right"), ("strategy", "wrap"), ("GPUs", "right"), ("step time", "right"), ("tokens/s", "right")]
-    columns += [("MFU", "right"), ("bubble", "right")] + [("days", "right"), ("cost", "right")] * priced
-    out = drawing.table(*columns)
+    heads = ["step time", "tokens/s", "MFU", "bubble", *["days", "cost"] * priced]
+    out = drawing.table(("#", "right"), ("strategy", "wrap"), ("GPUs", "right"), *((head, "right") for head in heads))
     for plan in plans:
         estimate = plan.estimate
         assert isinstance(estimate, MixedEstimate)
-        cells = ["\n".join(short_form(plan.strategy, estimate.as_usual)), "+".join(map(str, estimate.used.values()))]
-        cells += [f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}"]
-        cells += [f"{estimate.tokens_per_s:,.0f}", f"{estimate.mfu:.1%}"]
-        cells += [explain.show_share(estimate.bubble_fraction)]
-        if priced:
-            cells += [drawing.days(estimate.train_days)]
-            cells += [show_dollars(estimate.train_usd) if estimate.train_usd is not None else "-"]
-        out.add_row(str(plan.rank), *cells)
+        cells, words = explain.ranking_cells(estimate), "\n".join(short_form(plan.strategy, estimate.as_usual))
+        out.add_row(str(plan.rank), words, "+".join(map(str, estimate.used.values())), *(cells[head] for head in heads))
     return out
 
 

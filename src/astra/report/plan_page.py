@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from astra.answer import Estimate, Plan, PlanSet, StageEstimate
+from astra.answer import Estimate, Plan, PlanSet
 from astra.catalog.requests import write_request
 from astra.catalog.runtimes import runtime, runtime_names
 from astra.report import explain, money
@@ -31,6 +31,7 @@ def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
     if not planset.plans:
         return page(title, *head, paragraph("No strategy is legal and fits.", "bad lead"), *_ending(planset))
     best = planset.best.estimate
+    drawn = [wide(timeline_svg(step)), folded("Seconds of every stage", seconds_table(step))] if step else []
     return page(
         title,
         *head,
@@ -40,7 +41,7 @@ def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
                 bullets([explain.dominates(best), explain.helps_most(best)]), key="time"),
         section("Memory of every stage against its limit", memory_bars(best),
                 paragraph(explain.memory_sentence(best)), key="memory"),
-        section("One step, stage by stage", *_timeline(step), key="timeline"),
+        section("One step, stage by stage", *drawn, key="timeline"),
         *pool_parts(planset),
         section("The bill", *bill_parts(planset), key="bill"),
         section("Runners-up", *_others(planset), key="others"),
@@ -96,17 +97,8 @@ def _answer(planset: PlanSet, best: Estimate) -> list[str]:
 def _evidence(planset: PlanSet, best: Estimate) -> list[str]:
     rows = [(one.figure, one.value, one.how) for one in known(best)]
     others = [one for one in explain.all_warnings(planset) if not one.startswith("#1:")]
-    return [
-        paragraph(explain.certainty(best)),
-        table(("figure", "value", "how sure"), rows, left=(0, 2)),
-        bullets(others, "warn"),
-    ]
-
-
-def _timeline(step: StepTimeline | None) -> list[str]:
-    if step is None:
-        return []
-    return [wide(timeline_svg(step)), folded("Seconds of every stage", seconds_table(step))]
+    drawn = table(("figure", "value", "how sure"), rows, left=(0, 2))
+    return [paragraph(explain.certainty(best)), drawn, bullets(others, "warn")]
 
 
 def pool_parts(planset: PlanSet) -> list[str]:
@@ -142,32 +134,27 @@ def bill_parts(planset: PlanSet) -> list[str]:
         for plan in planset.plans if plan.estimate.cost is not None
     ]  # fmt: skip
     drawn = wide(front_svg(spots, "Time against money")) if planset.objective == "pareto" and len(spots) > 1 else ""
-    saved = money.saved_sentences(planset) if planset.baseline is not None else []
-    return [drawn, bullets([*money.bill_sentences(best), *saved])]
+    return [drawn, bullets([*money.bill_sentences(best), *money.saved_sentences(planset)])]
 
 
 def ranking(plans: Sequence[Plan], *, short: bool = False) -> str:
     """The plans in a table, each in whole or without what is as usual."""
     trained = any(plan.estimate.train_days is not None for plan in plans)
     priced = any(plan.estimate.train_usd is not None for plan in plans)
-    heads = ["#", "strategy", "step time", "tokens/s", "MFU", "peak GiB", "bubble", *["days"] * trained]
-    heads += ["cost"] * priced
+    heads = ["step time", "tokens/s", "MFU", "peak GiB", "bubble", *["days"] * trained, *["cost"] * priced]
     rows = []
     for plan in plans:
         one = plan.estimate
+        own = {"peak GiB": f"{one.peak_reserved_gib:.1f}"}
+        own |= {"days": f"{one.train_days:,.1f}"} if one.train_days is not None else {}
+        cells = explain.ranking_cells(one) | own
         words = on_one_line(plan.strategy, one.as_usual) if short else plan.strategy
-        row = [str(plan.rank), words, f"{explain.show_step(one.step_s)} ±{explain.error_bar(one):.0%}"]
-        row += [f"{one.tokens_per_s:,.0f}", f"{one.mfu:.1%}", f"{one.peak_reserved_gib:.1f}"]
-        row += [explain.show_share(one.bubble_fraction)]
-        row += ["-" if one.train_days is None else f"{one.train_days:,.1f}"] * trained
-        row += ["-" if one.train_usd is None else show_dollars(one.train_usd)] * priced
-        rows.append(row)
-    return table(heads, rows, left=(1,), best=0)
+        rows.append([str(plan.rank), words, *(cells[head] for head in heads)])
+    return table(["#", "strategy", *heads], rows, left=(1,), best=0)
 
 
 def _others(planset: PlanSet) -> list[str]:
-    lost = [] if planset.objective == "pareto" else [explain.why_lost(planset.best, one) for one in planset.plans[1:]]
-    return [ranking(planset.plans), bullets(lost)] if len(planset.plans) > 1 else []
+    return [ranking(planset.plans), bullets(explain.losses(planset))] if len(planset.plans) > 1 else []
 
 
 def ledger_parts(planset: PlanSet) -> list[str]:
@@ -175,10 +162,10 @@ def ledger_parts(planset: PlanSet) -> list[str]:
     shown, reasons, strategies = explain.ranked_rejects(planset.rejects, REJECTS)
     rows = [(f"{reject.strategies:,}", reject.sentence) for reject in shown]
     rows += [(f"{strategies:,}", f"for {reasons} other reasons")] if reasons else []
+    drawn = table(("strategies", "left out because"), rows, left=(1,)) if rows else ""
     if "pools" in planset.request:
-        return [table(("strategies", "left out because"), rows, left=(1,))] if rows else []
-    ledger = folded(f"{len(rows)} reasons", table(("strategies", "left out because"), rows, left=(1,))) if rows else ""
-    return [paragraph(explain.search_sentence(planset)), ledger]
+        return [drawn]
+    return [paragraph(explain.search_sentence(planset)), folded(f"{len(rows)} reasons", drawn) if drawn else ""]
 
 
 def _assumptions(planset: PlanSet) -> list[str]:
@@ -275,7 +262,7 @@ def _bar(fraction: float, name: str) -> str:
 def memory_bars(estimate: Estimate) -> str:
     """One bar for each stage, or run of stages that read the same: kinds of memory, and the limit as a line."""
     rows = explain.memory_rows(estimate.stages)
-    limits = [limit_gib(estimate, row.stage) for row in rows]
+    limits = [explain.limit_gib(estimate, row.stage) for row in rows]
     most = max([estimate.memory_usable_gib, *limits, *(row.stage.peak_reserved_gib for row in rows)])
     kinds = list(dict.fromkeys(kind for row in rows for kind in row.stage.memory))
     several, body = len({row.stage.gpu for row in rows}) > 1, []
@@ -299,11 +286,6 @@ def memory_bars(estimate: Estimate) -> str:
     ]
     legend.append(tag("span", tag("i", class_="key beyond"), quoted("reserved by the allocator beyond that")))
     return wide(tag("table", tag("thead", head), tag("tbody", *body), class_="bars")) + tag("p", *legend, class_="keys")
-
-
-def limit_gib(estimate: Estimate, stage: StageEstimate) -> float:
-    """What a stage may reserve: its own pool's limit, where stages live on several."""
-    return float(getattr(stage, "memory_limit_gib", estimate.memory_limit_gib))
 
 
 def _fill_name(kind: str) -> str:

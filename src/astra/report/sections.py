@@ -68,10 +68,8 @@ def provenance(estimate: Estimate) -> list[Part]:
 
 def others(planset: PlanSet) -> list[Part]:
     """By how much each of the other plans lost, and on what."""
-    if len(planset.plans) < 2 or planset.objective == "pareto":  # none of a front has lost
-        return []
-    sentences = [explain.why_lost(planset.best, plan) for plan in planset.plans[1:]]
-    return [drawing.blank(), drawing.heading("Why the others lost"), *drawing.bullets(sentences)]
+    sentences = explain.losses(planset)
+    return [drawing.blank(), drawing.heading("Why the others lost"), *drawing.bullets(sentences)] if sentences else []
 
 
 def ledger(planset: PlanSet, limit: int | None = None) -> list[Part]:
@@ -109,7 +107,7 @@ def memory_table(estimate: Estimate, *, width: int) -> TextTable:
         if hidden:
             cells.append(f"{sum(stage.memory.get(kind, 0.0) for kind in hidden):.1f}")
         peaks = (f"{stage.peak_allocated_gib:.1f}", f"{'' if stage.fits else '! '}{stage.peak_reserved_gib:.1f}")
-        limit = [f"{stage.own_limit_gib or estimate.memory_limit_gib:.1f}"] * limited
+        limit = [f"{explain.limit_gib(estimate, stage):.1f}"] * limited
         style = "" if stage.fits else "red"
         names = [*_names(estimate, row), str(stage.layers), *[str(stage.in_flight)] * alive]
         out.add_row(*names, *cells, *peaks, *limit, style=style)

@@ -38,7 +38,8 @@ def _page(planset: PlanSet, plans: int, columns: int, *, brief: bool, full: bool
     if planset.plans:
         parts.append(_ranking(planset.plans[:plans], columns))
         parts += drawing.closing(explain.all_warnings(planset), [])
-        parts += headlines(planset)
+        told = explain.headlines(planset)
+        parts += [drawing.blank(), *drawing.bullets(told)] if told else []
     else:
         parts.append(drawing.text(("No strategy is legal and fits.", "red")))
     if not brief and planset.nearby:
@@ -161,36 +162,19 @@ def _plans_header(planset: PlanSet) -> list[Part]:
 def _ranking(plans: list[Plan], width: int) -> Part:
     trained = any(plan.estimate.train_days is not None for plan in plans)
     priced = any(plan.estimate.train_usd is not None for plan in plans)
-    tight = width < ONE_LINE_WIDTH
     # A strategy must not be broken inside a word, so that it can be copied: a narrow page has fewer figures beside it.
-    columns = [("#", "right"), ("strategy", "wrap"), ("step time", "right")]
-    columns += [("tokens/s", "right")] * (width >= 80) + [("MFU", "right")] * (width >= 70) + [("peak GiB", "right")]
+    heads = ["step time", *["tokens/s"] * (width >= 80), *["MFU"] * (width >= 70), "peak GiB"]
     # The bubble is in the breakdown too, so a narrow page gives its room to the money.
-    bubbly = not (priced and width < 100)
-    columns += [("bubble", "right")] * bubbly
-    columns += [("days", "right")] * trained + [("cost", "right")] * priced
+    heads += ["bubble"] * (width >= 100 or not priced) + ["days"] * trained + ["cost"] * priced
+    columns = [("#", "right"), ("strategy", "wrap"), *((head, "right") for head in heads)]
     out = drawing.table(*columns, gap=1 if width < 100 else 2)
     for plan in plans:
-        estimate = plan.estimate
-        degrees, switches = short_form(plan.strategy, estimate.as_usual)
-        cells = [
-            f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}",
-            *[f"{estimate.tokens_per_s:,.0f}"] * (width >= 80),
-            *[f"{estimate.mfu:.1%}"] * (width >= 70),
-            f"{estimate.peak_reserved_gib:.1f}/{estimate.memory_usable_gib:.1f}",
-        ]
-        cells += [explain.show_share(estimate.bubble_fraction)] * bubbly
-        cells += [drawing.days(estimate.train_days)] * trained
-        cells += ["-" if estimate.train_usd is None else show_dollars(estimate.train_usd)] * priced
-        best = "bold" if plan.rank == 1 else ""
-        name = drawing.text((degrees, best), "\n" if tight else "  ", (switches, "dim"))
-        out.add_row(str(plan.rank), name, *cells)
+        cells = explain.ranking_cells(plan.estimate)
+        degrees, switches = short_form(plan.strategy, plan.estimate.as_usual)
+        best, between = "bold" if plan.rank == 1 else "", "\n" if width < ONE_LINE_WIDTH else "  "
+        name = drawing.text((degrees, best), between, (switches, "dim"))
+        out.add_row(str(plan.rank), name, *(cells[head] for head in heads))
     return out
-
-
-def headlines(planset: PlanSet) -> list[Part]:
-    """The plan to run and the fastest if it works, where they are two."""
-    return [drawing.blank(), *drawing.bullets(found)] if (found := explain.headlines(planset)) else []
 
 
 def _best(estimate: Estimate, width: int) -> list[Part]:
