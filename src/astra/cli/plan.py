@@ -107,20 +107,15 @@ def _read_baseline(fields: dict[str, Any], choice: source.FileChoice, notes: lis
         notes.append(f"The baseline is plan {rank} of {baseline}.")
         return
     if not os.path.isfile(baseline):
-        _check_words(baseline)
+        if " " not in baseline.strip() and ("/" in baseline or "." in baseline):  # the name of a file, and no strategy
+            want = "a launch script that exists, or a strategy such as 'tp8 pp4 dp2'"
+            raise InputError("--baseline", baseline, want=want, fix="There is no such file.")
         return
     from astra.cli import import_  # noqa: PLC0415
 
     if not {"gpus", "cluster"} & fields.keys():
         raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
     fields["baseline"] = str(import_.fill(fields, baseline, choice, notes))
-
-
-def _check_words(baseline: str) -> None:
-    """What looks like the name of a file, and is none, is not taken for a strategy."""
-    if " " not in baseline.strip() and ("/" in baseline or "." in baseline):
-        want = "a launch script that exists, or a strategy such as 'tp8 pp4 dp2'"
-        raise InputError("--baseline", baseline, want=want, fix="There is no such file.")
 
 
 def _check_export(args: argparse.Namespace) -> None:
