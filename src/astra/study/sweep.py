@@ -143,17 +143,15 @@ def _shown(base: World, *, counted: bool) -> str:
 
 
 def _point(base: World, at: dict[str, str], before: SweepPoint | None) -> SweepPoint:
-    request, why = base.request, ""
+    request = base.request
     for name, value in at.items():
         request = CHANGERS[name](base._replace(request=request, cluster=World.of(request).cluster), value, "--over")
     try:
-        best: Estimate | None = api.plan(request).best.estimate
+        best: Estimate = api.plan(request).best.estimate
     except AstraError as error:
-        best, why = None, str(error)
-    if best is None:
         return SweepPoint(
             at=at, strategy=None, gpus=None, step_s=None, step_s_range=None, tokens_per_s=None, mfu=None,
-            peak_reserved_gib=None, usd_per_billion_tokens=None, new_strategy=False, why=why,
+            peak_reserved_gib=None, usd_per_billion_tokens=None, new_strategy=False, why=str(error),
         )  # fmt: skip
     return SweepPoint(
         at=at,
