@@ -15,7 +15,7 @@ from astra.catalog.measured import read_sweeps
 from astra.errors import InputError, UnknownName, fold, within
 from astra.files import read_toml
 from astra.spec.cluster import Cluster, Device, Joint, Link, NodeType, Pool
-from astra.spec.names import Line, Name, as_line, check_names
+from astra.spec.names import Line, Name, as_line, check_fields
 from astra.spec.record import Spec, check, decode
 
 _WANTED: Final = "a number of GPUs and their type, such as 512xH100 or 512xH100@aws-p5.48xlarge"
@@ -79,7 +79,7 @@ class _PoolTable(Spec, frozen=True, kw_only=True):
     available: float = 1.0
 
     def __post_init__(self) -> None:
-        check_names("pool", self)
+        check_fields("pool", self)
 
 
 class _File(Spec, frozen=True, kw_only=True):

@@ -2,8 +2,8 @@
 
 from typing import Final, NamedTuple
 
-from astra.spec.names import Line
-from astra.spec.record import Spec, check, check_not_negative
+from astra.spec.names import Amount, Line, check_fields
+from astra.spec.record import Spec, check
 
 
 class EffectField(NamedTuple):
@@ -66,12 +66,12 @@ EFFECTS: Final[dict[str, EffectField]] = {
 class Effect(Spec, frozen=True, kw_only=True):
     """How much of an effect a runtime has, and where that number is from: counted in its code, or fitted on runs."""
 
-    amount: float = 1.0  # of one that is there or not: 1
+    amount: Amount = 1.0  # of one that is there or not: 1
     counted_in: Line = ""
     fitted_on: Line = ""
 
     def __post_init__(self) -> None:
-        check_not_negative("effect", amount=self.amount)
+        check_fields("effect", self)
         check(
             bool(self.counted_in) != bool(self.fitted_on), "effect", self.fitted_on, "one of counted_in and fitted_on"
         )

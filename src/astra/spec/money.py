@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from astra.errors import InputError
 from astra.spec import kinds
 from astra.spec.fields import Field, Fielded, fields_of, read_fields
-from astra.spec.names import Name, check_names
+from astra.spec.names import Name, check_fields
 from astra.spec.record import check
 from astra.units import MONTH_S
 
@@ -130,7 +130,7 @@ class Money(Fielded, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_names("money", self)
+        check_fields("money", self)
         check(
             self.usd_per_gpu_h is None or not self.owned, "money.usd_per_gpu_h", self.usd_per_gpu_h,
             "a price per hour, or what owned hardware costs, not both",
