@@ -140,11 +140,8 @@ def parts(found: Rehearsal, columns: int) -> list[Any]:
     from astra.report import drawing  # noqa: PLC0415
 
     where = f"{found.framework}, run on {found.gpu}" if found.gpu else f"{found.framework}, tensors counted, no GPU"
-    table = drawing.table((_HEAD[0], "right"), (_HEAD[1], "right"), (_HEAD[2], "left"),
-                          *((name, "right") for name in _HEAD[3:]))  # fmt: skip
-    for stage in found.stages:
-        for row in _rows(stage, found):
-            table.add_row(*row)
+    heads = ((name, "right" if name else "left") for name in _HEAD)
+    table = drawing.table(*heads, rows=(row for stage in found.stages for row in _rows(stage, found)))
     return [
         drawing.heading(f"{found.model}, {found.gpus}", where),
         drawing.text(found.strategy),

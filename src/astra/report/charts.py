@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from astra.report.markup import label, picture, quoted, tag
+from astra.report.markup import keys, label, picture, quoted, tag
 from astra.units import DAY_S, show_dollars, show_seconds
 
 COLORS: Final = ("forward", "optimizer", "backward", "p2p", "gradient-reduction", "host")
@@ -51,26 +51,16 @@ def charts(title: str, panels: Sequence[Panel], x_title: str, notes: Sequence[st
     across = min(len(panels), 3)
     down = -(-len(panels) // across)
     names = [curve.name for curve in panels[0].curves]
-    keys, top = _legend(names if len(names) > 1 else (), across * PANEL_WIDTH)
-    parts = [label(title, 12, 20, class_="bold", font_size=14), *keys]
+    named = [(name, _color(place)) for place, name in enumerate(names)] if len(names) > 1 else []
+    legend, y = keys(named, 32.0, across * PANEL_WIDTH)
+    top = y + 20 if named else 30.0
+    parts = [label(title, 12, 20, class_="bold", font_size=14), *legend]
     for place, panel in enumerate(panels):
         left, high = place % across * PANEL_WIDTH, top + place // across * PANEL_HEIGHT
         parts.append(tag("g", *_panel(panel, x_title), transform=f"translate({left:g},{high:g})"))
     foot = top + down * PANEL_HEIGHT + 8
     parts += [label(note, 12, foot + 16 * place, class_="small") for place, note in enumerate(notes)]
     return picture(across * PANEL_WIDTH, foot + 16 * len(notes), title, *parts)
-
-
-def _legend(names: Sequence[str], width: float) -> tuple[list[str], float]:
-    """The name of every curve beside its colour, in as many lines as they need, and where those end."""
-    parts, x, y = list[str](), 12.0, 32.0
-    for place, name in enumerate(names):
-        room = 34 + 7.0 * len(name)
-        if x > 12 and x + room > width:
-            x, y = 12.0, y + 20
-        parts += [tag("rect", x=x, y=y, width=12, height=12, class_=_color(place)), label(name, x + 18, y + 10)]
-        x += room
-    return parts, y + 20 if names else 30.0
 
 
 def _color(place: int) -> str:

@@ -93,10 +93,15 @@ def heading(title: str, note: str = "") -> Text:
     return prose((title, "bold cyan"), (f"  {note}", "dim") if note else "")
 
 
-def table(*columns: tuple[str, str], gap: int = 2, headed: bool = True) -> TextTable:
+def table(
+    *columns: tuple[str, str], rows: Iterable[Sequence[str | Text]] = (), gap: int = 2, headed: bool = True
+) -> TextTable:
     """A table without frames; each column is a header and ``left``, ``right`` or ``wrap`` (left, may wrap)."""
     made = [Column(name, right=side == "right", wraps=side == "wrap") for name, side in columns]
-    return TextTable(made, gap=gap, headed=headed)
+    found = TextTable(made, gap=gap, headed=headed)
+    for row in rows:
+        found.add_row(*row)
+    return found
 
 
 def bullets(sentences: Iterable[str], *, mark: str = "-", style: str = "") -> list[Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 
 from astra.errors import visible
@@ -37,6 +38,19 @@ def _attribute(key: str, value: object) -> str:
 def label(words: object, x: float, y: float, **attributes: object) -> str:
     """Text of a picture."""
     return tag("text", quoted(words), x=x, y=y, **attributes)
+
+
+def keys(entries: Iterable[tuple[str, str]], y: float, width: float, *, box: float = 12, letter: float = 7
+         ) -> tuple[list[str], float]:  # fmt: skip
+    """Words beside boxes of their colours, in as many lines as they need, and the top of the last of those."""
+    parts, x = list[str](), 12.0
+    for words, name in entries:
+        room = 34 + letter * len(words)
+        if x > 12 and x + room > width:
+            x, y = 12.0, y + 20
+        parts += [tag("rect", x=x, y=y, width=box, height=12, class_=name), label(words, x + box + 6, y + 10)]
+        x += room
+    return parts, y
 
 
 def picture(width: float, height: float, title: str, *content: str, role: str = "img") -> str:

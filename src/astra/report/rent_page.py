@@ -13,7 +13,6 @@ from astra.report.choices import (
     judged,
     judged_words,
     roles_of,
-    time_of,
     warned,
 )
 from astra.report.markup import quoted, tag
@@ -51,16 +50,11 @@ def rent_page(report: RentReport) -> str:
 
 
 def _headline(report: RentReport) -> str:
-    return facts(
-        (
-            ROLES.get(role, role),
-            f"{show_dollars(judged(choice, report.judged_by).usd)}, {time_of(choice, report.judged_by)}",
-            choice.name,
-        )
-        for role in ("cheapest", "knee", "fastest")
-        for choice in report.front
-        if role in choice.roles
-    )
+    roles = ("cheapest", "knee", "fastest")
+    cells = [
+        (role, one, choice_cells(one, report.judged_by)) for role in roles for one in report.front if role in one.roles
+    ]
+    return facts((ROLES.get(role, role), f"{said['cost']}, {said['time']}", one.name) for role, one, said in cells)
 
 
 def spots(report: RentReport, link: str = "") -> list[Spot]:
@@ -108,12 +102,7 @@ def _evidence(report: RentReport) -> list[str]:
 
 def popular_table(report: RentReport) -> str:
     """What common choices waste; nothing where there are none."""
-    by = report.judged_by
-    rows = [
-        (choice.name, time_of(choice, by), show_dollars(judged(choice, by).usd), money.waste_words(choice))
-        for choice in report.popular
-    ]
-    return table(("choice", "time", "cost", "wastes"), rows, left=(0, 3)) if rows else ""
+    return table(money.POPULAR, money.popular_rows(report), left=(0, 3)) if report.popular else ""
 
 
 def _unused(report: RentReport) -> list[str]:
@@ -123,8 +112,7 @@ def _unused(report: RentReport) -> list[str]:
 
 
 def _prices(report: RentReport) -> list[str]:
-    tags = {money.price_words(part.price): None for choice in report.front for part in choice.parts}
-    sources = {
-        source: None for choice in report.front if choice.cost.expected for source in choice.cost.expected.sources
-    }
-    return [bullets([*tags, *sources]), bullets(report.notes, "faint")]
+    priced = (money.price_words(part.price) for choice in report.front for part in choice.parts)
+    expected = [choice.cost.expected for choice in report.front if choice.cost.expected]
+    sources = (source for each in expected for source in each.sources)
+    return [bullets([*dict.fromkeys(priced), *dict.fromkeys(sources)]), bullets(report.notes, "faint")]

@@ -60,9 +60,8 @@ def provenance(estimate: Estimate) -> list[Part]:
     """The source of each term."""
     if not estimate.provenance:
         return []
-    out = drawing.table(("term", "left"), ("known", "left"))
-    for term, source in estimate.provenance.items():
-        out.add_row(words(term).label, source)
+    rows = ((words(term).label, source) for term, source in estimate.provenance.items())
+    out = drawing.table(("term", "left"), ("known", "left"), rows=rows)
     return [drawing.blank(), drawing.heading("How each term is known"), out]
 
 
@@ -79,9 +78,8 @@ def ledger(planset: PlanSet, limit: int | None = None) -> list[Part]:
     shown, reasons, strategies = explain.ranked_rejects(planset.rejects, limit)
     if not shown:
         return parts
-    ledger = drawing.table(("strategies", "right"), ("left out because", "wrap"))
-    for reject in shown:
-        ledger.add_row(f"{reject.strategies:,}", reject.sentence)
+    rows = ((f"{reject.strategies:,}", reject.sentence) for reject in shown)
+    ledger = drawing.table(("strategies", "right"), ("left out because", "wrap"), rows=rows)
     if reasons:
         ledger.add_row(f"{strategies:,}", f"for {reasons} other reasons (--verbose lists them)", style="dim")
     return [*parts, drawing.blank(), ledger]

@@ -33,14 +33,12 @@ TOP: Final = 58.0
 
 def fleet_parts(report: FleetReport, columns: int) -> list[Part]:
     """The answer in a terminal."""
-    out = drawing.table(*[(name, "left" if name in NAMED else "right") for name in HEADS])
-    for job in report.jobs:
-        out.add_row(*cells(job))
+    heads = ((name, "left" if name in NAMED else "right") for name in HEADS)
     return [
         drawing.text((report.title, "bold"), f": {GOALS[report.goal]}"),
         drawing.prose((about(report), "dim")),
         drawing.blank(),
-        out,
+        drawing.table(*heads, rows=map(cells, report.jobs)),
         drawing.blank(),
         *drawing.bullets([*map(use, report.pools), proof(report)]),
         *drawing.closing(late(report), report.notes),
@@ -77,15 +75,20 @@ def _day(seconds: float) -> str:
     return f"day {seconds / DAY_S:,.1f}"
 
 
+def _runs(numbers: list[int]) -> list[list[int]]:
+    """First and last of whole numbers that follow one another."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return runs
+
+
 def ranges(numbers: list[int]) -> str:
     """Whole numbers in order as ``0-7, 12``."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in _runs(numbers))
 
 
 def use(pool: PoolUse) -> str:
@@ -138,7 +141,7 @@ def _bars(report: FleetReport, pool: PoolUse, top: float, each: float, until_s: 
             continue
         x, end = _x(job.start_s, until_s), _x(job.end_s, until_s)
         hover = f"{job.name}: {job.gpus} {pool.gpu}, {_day(job.start_s)} to {_day(job.end_s)}, {job.strategy}"
-        for number, (low, high) in enumerate(_blocks(job.nodes)):
+        for number, (low, high) in enumerate(_runs(job.nodes)):
             y, tall = top + low * each, (high - low + 1) * each
             yield tag("rect", tag("title", quoted(hover)), x=x, y=y, width=max(end - x - 0.6, 1.0),
                       height=max(tall - 0.6, 1.0), class_=COLORS[place % len(COLORS)])  # fmt: skip
@@ -146,12 +149,6 @@ def _bars(report: FleetReport, pool: PoolUse, top: float, each: float, until_s: 
                 yield label(job.name, (x + end) / 2, y + tall / 2 + 4, class_="mid on bold")
             elif number == 0:
                 yield label(job.name, min(end + 4, WIDTH - 60), y + max(tall / 2, 4) + 4, class_="small")
-
-
-def _blocks(nodes: list[int]) -> Iterator[tuple[int, int]]:
-    for part in ranges(nodes).split(", "):
-        low, _, high = part.partition("-")
-        yield int(low), int(high or low)
 
 
 def _axis(until_s: float, top: float, foot: float) -> Iterator[str]:
@@ -206,7 +203,10 @@ def fleet_page(report: FleetReport, declared: str = "") -> str:
         section("Evidence and doubt", *_evidence(report), key="evidence"),
         section("How jobs scale", wide(curves_svg(report)), _curve_rows(report), key="curves"),
         section("What this rests on", *_assumptions(report), key="assumptions"),
-        section("How to launch them", *_launch(report), key="launch"),
+        section("How to launch them", paragraph(
+            "Each job has a request of its own: save it, plan it, and write the files that start it."),
+            *(folded(f"{job.name} on {job.gpus:,} GPUs of {job.pool}", *_launch(job)) for job in report.jobs),
+            key="launch"),
         section("The request", *declared_parts(declared, "fleet", "jobs.toml"), key="request"),
         footer(report.version, {"solver": report.solver}),
     )  # fmt: skip
@@ -250,23 +250,14 @@ def _curve_rows(report: FleetReport) -> str:
 
 
 def _assumptions(report: FleetReport) -> list[str]:
-    rests = (
-        f"{report.planned:,} plans, each by astra plan on GPUs of one pool; times and dollars are expected ones, "
-        "with restarts.",
-        "A job keeps its GPUs from its first step to its last, whole servers of one pool.",
-        f"Of the schedule: {proof(report)}.",
-    )
+    planned = f"{report.planned:,} plans, each by astra plan on GPUs of one pool"
+    rests = (f"{planned}; times and dollars are expected ones, with restarts.",
+             "A job keeps its GPUs from its first step to its last, whole servers of one pool.",
+             f"Of the schedule: {proof(report)}.")  # fmt: skip
     return [bullets(rests), bullets(report.notes, "faint")]
 
 
-def _launch(report: FleetReport) -> list[str]:
-    return [
-        paragraph("Each job has a request of its own: save it, plan it, and write the files that start it."),
-        *(folded(f"{job.name} on {job.gpus:,} GPUs of {job.pool}", *_launch_job(job)) for job in report.jobs),
-    ]
-
-
-def _launch_job(job: SharedJob) -> list[str]:
+def _launch(job: SharedJob) -> list[str]:
     toml, record, folder = (shlex.quote(f"{job.name}{ending}") for ending in (".toml", ".json", "/"))
     lines, target = [f"astra plan {toml} --out {record}"], target_of(job.runtime)
     lines += [f"astra export {record} --to {target} --out {folder}"] if target else []

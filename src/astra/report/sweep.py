@@ -31,9 +31,8 @@ def sweep_parts(found: Sweep, columns: int) -> list[Part]:
     priced = any(point.usd_per_billion_tokens is not None for point in found.points)
     heads = [(name, "right") for name in found.over]
     heads += [("step time", "right"), ("tokens/s", "right"), ("per GPU", "right"), ("MFU", "right"), ("GiB", "right")]
-    out = drawing.table(*heads, *[("$/billion", "right")] * priced, ("", "left"), ("best plan", "wrap"))
-    for point in found.points:
-        out.add_row(*_cells(found, point, priced=priced))
+    heads += [*[("$/billion", "right")] * priced, ("", "left"), ("best plan", "wrap")]
+    out = drawing.table(*heads, rows=(_cells(found, point, priced=priced) for point in found.points))
     return [
         drawing.text((f"{found.model} on {found.gpus}", "bold"), f", over {' and '.join(found.over)}"),
         drawing.blank(),

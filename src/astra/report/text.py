@@ -119,22 +119,17 @@ def estimate_parts(estimate: Estimate, columns: int, *, brief: bool = False, ful
 def model_parts(report: ModelReport, columns: int) -> list[Part]:
     """What was understood of a model."""
     parts: list[Part] = [drawing.text((report.name, "bold"), f", {report.family}"), drawing.blank()]
-    parameters = drawing.table(("parameters", "left"), ("count", "right"), ("", "right"))
-    for name, count in report.parameters.items():
-        parameters.add_row(name.replace("_", " "), f"{count:,.0f}", show_count(count))
-    parts += [parameters, drawing.blank()]
+    rows = ((name.replace("_", " "), f"{count:,.0f}", show_count(count)) for name, count in report.parameters.items())
+    parts += [drawing.table(("parameters", "left"), ("count", "right"), ("", "right"), rows=rows), drawing.blank()]
     seq = report.flops_per_token.get("seq")
     title = f"FLOPs per token at {seq:,.0f} tokens" if seq else "FLOPs per token"
-    flops = drawing.table((title, "left"), ("count", "right"))
-    for name, each in report.flops_per_token.items():
-        if name != "seq":
-            flops.add_row(name.replace("_", " "), show_count(each))
-    parts += [flops, drawing.blank()]
-    shape = drawing.table(("shape", "left"), ("", "wrap"))
-    for name, value in report.shape.items():
-        if value is not None and (value != 0 or isinstance(value, bool)):
-            shape.add_row(name, _shape_value(value))
-    return [*parts, shape, drawing.blank(), drawing.prose((f"source: {report.source}", "dim"))]
+    each = report.flops_per_token.items()
+    flops = [(name.replace("_", " "), show_count(count)) for name, count in each if name != "seq"]
+    parts += [drawing.table((title, "left"), ("count", "right"), rows=flops), drawing.blank()]
+    known = {name: one for name, one in report.shape.items() if one is not None and (one != 0 or isinstance(one, bool))}
+    shape = [(name, _shape_value(one)) for name, one in known.items()]
+    parts.append(drawing.table(("shape", "left"), ("", "wrap"), rows=shape))
+    return [*parts, drawing.blank(), drawing.prose((f"source: {report.source}", "dim"))]
 
 
 def _shape_value(value: object) -> str:
@@ -218,7 +213,5 @@ def _figures(estimate: Estimate) -> Part:
     if estimate.train_usd is not None:
         source = f" ({estimate.price_source})" if estimate.price_source else ""
         rows.append(("cost", f"{show_dollars(estimate.train_usd)}{source}"))
-    out = drawing.table(("", "left"), ("", "wrap"), headed=False)
-    for name, value in rows:
-        out.add_row(drawing.text((name, "dim")), value)
-    return out
+    dimmed = ((drawing.text((name, "dim")), value) for name, value in rows)
+    return drawing.table(("", "left"), ("", "wrap"), headed=False, rows=dimmed)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from astra.report.explain import show_step
-from astra.report.markup import label, picture, quoted, tag
+from astra.report.markup import keys, label, picture, quoted, tag
 from astra.report.page import bullets, page, section, table, wide
 from astra.search.timeline import KINDS, Lane, Span, StepTimeline
 from astra.units import show_seconds
@@ -79,8 +79,12 @@ def timeline_svg(step: StepTimeline) -> str:
     for window in windows(step):
         drawn, y = _panel(step, window, y)
         parts += drawn
-    drawn, y = _legend(step, y)
-    return picture(WIDTH, y + 6, f"Timeline of {step.model} on {step.gpus}: {step.strategy}", *parts, *drawn)
+    entries = [(MEANING[kind], kind.replace(" ", "-")) for kind in used_kinds(step)]
+    entries.append(("memory allocated, and what is allowed of it", "held"))
+    drawn, y = keys(entries, y + 4, WIDTH - RIGHT, box=14, letter=6.8)
+    words = "Numbers are micro-batches; communication inside a layer is part of forward and backward."
+    parts += [*drawn, label(words, 12, y + 30, class_="small faint")]
+    return picture(WIDTH, y + 40, f"Timeline of {step.model} on {step.gpus}: {step.strategy}", *parts)
 
 
 _ABOUT: Final = 150  # letters of the small print that fit the width
@@ -242,21 +246,6 @@ def ticks(start: float, end: float, most: int = 9) -> list[float]:
         found.append(round(first * step, 12))
         first += 1
     return found
-
-
-def _legend(step: StepTimeline, top: float) -> tuple[list[str], float]:
-    x, y, parts = 12.0, top + 4, []
-    entries = [(MEANING[kind], kind.replace(" ", "-")) for kind in used_kinds(step)]
-    entries.append(("memory allocated, and what is allowed of it", "held"))
-    for words, name in entries:
-        wide = 34 + 6.8 * len(words)
-        if x + wide > WIDTH - RIGHT:
-            x, y = 12.0, y + 20
-        parts += [tag("rect", x=x, y=y, width=14, height=12, class_=name), label(words, x + 20, y + 10)]
-        x += wide
-    words = "Numbers are micro-batches; communication inside a layer is part of forward and backward."
-    parts.append(label(words, 12, y + 30, class_="small faint"))
-    return parts, y + 34
 
 
 def timeline_page(step: StepTimeline) -> str:

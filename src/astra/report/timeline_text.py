@@ -54,11 +54,12 @@ def _mark(span: Span) -> str:
 def step_parts(step: StepTimeline, columns: int) -> list[Part]:
     """The first window of the step as letters, and a table of seconds by stage."""
     kinds = used_kinds(step)
-    out = drawing.table(("stage", "right"), *((_SHORT.get(kind, kind), "right") for kind in kinds), ("step", "right"))
-    for lane in step.lanes:
-        spent = lane.seconds()
-        shown = [f"{spent.get(kind, 0.0):.3f}" for kind in kinds]
-        out.add_row(lane_name(step, lane), *shown, f"{sum(spent.values()):.3f}")
+    heads = (("stage", "right"), *((_SHORT.get(kind, kind), "right") for kind in kinds), ("step", "right"))
+    spent = ((lane, lane.seconds()) for lane in step.lanes)
+    rows = (
+        (lane_name(step, lane), *(f"{each.get(kind, 0.0):.3f}" for kind in kinds), f"{sum(each.values()):.3f}")
+        for lane, each in spent
+    )
     return [
         drawing.text((f"{step.model} on {step.gpus}", "bold"), f", {step.schedule}, {show_step(step.step_s)}"),
         drawing.prose((step.strategy, "dim")),
@@ -68,7 +69,7 @@ def step_parts(step: StepTimeline, columns: int) -> list[Part]:
         drawing.prose((_KEY, "dim")),
         drawing.blank(),
         drawing.heading("Seconds of every stage", "each row adds up to the step"),
-        out,
+        drawing.table(*heads, rows=rows),
         *drawing.closing(step.notes, []),
     ]
 
