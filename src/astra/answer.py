@@ -37,12 +37,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as written by ``--json``."""
-        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_plain)
-        return plain
+        found: dict[str, Any] = msgspec.to_builtins(self, enc_hook=plain)
+        return found
 
     def to_json(self) -> str:
         """Indented JSON text."""
-        return msgspec.json.format(msgspec.json.encode(self, enc_hook=_plain), indent=2).decode()
+        return msgspec.json.format(msgspec.json.encode(self, enc_hook=plain), indent=2).decode()
 
 
 class Table(Result, frozen=True, kw_only=True):
@@ -81,7 +81,8 @@ def _loaded(home: str) -> Any:
     return getattr(importlib.import_module(f"astra.{module}"), function)
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """A number of NumPy as Python's, for JSON."""
     return value.item() if hasattr(value, "item") else str(value)
 
 

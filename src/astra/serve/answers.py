@@ -6,12 +6,13 @@ import io
 import zipfile
 from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from astra import api
-from astra.answer import PlanSet
+from astra.answer import PlanSet, plain
 from astra.answer_money import AffordReport, RentReport
 from astra.catalog.hardware import default_node, devices, node_types
 from astra.catalog.huggingface import from_config
@@ -75,11 +76,7 @@ class Document(NamedTuple):
 
 def json_of(record: object) -> Document:
     """A record as ``--json`` writes it, without the indent."""
-    return Document(200, JSON, msgspec.json.encode(record, enc_hook=_plain))
-
-
-def _plain(value: Any) -> object:
-    return value.item() if hasattr(value, "item") else str(value)
+    return Document(200, JSON, msgspec.json.encode(record, enc_hook=plain))
 
 
 def refused(error: AstraError, status: int = UNANSWERABLE) -> Document:
@@ -263,9 +260,7 @@ def swept_over(body: object) -> Sweep:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise InputError("over", over, want="what is swept, such as gpus=8..64")
     axes = read_axes([text for text in texts if text.strip()], "over")
-    points = 1
-    for axis in axes:
-        points *= len(axis.values)
+    points = prod(len(axis.values) for axis in axes)
     if points > MOST_POINTS:
         fix = "astra sweep on the command line has up to 200."
         raise InputError("over", f"{points} points", want=f"at most {MOST_POINTS} here", fix=fix)

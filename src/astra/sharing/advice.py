@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from astra.sharing.curves import Curve, Curves, problem_of
-from astra.sharing.declared import SharedPool, Sharing
+from astra.sharing.declared import Sharing
 from astra.sharing.problem import Problem, Schedule, lateness
 from astra.sharing.solve import solve
 from astra.units import show_count, show_seconds
@@ -31,14 +31,9 @@ def late_jobs(sharing: Sharing, problem: Problem, schedule: Schedule) -> dict[st
 def advice(sharing: Sharing, curve: Curve, curves: Curves, late: dict[str, float]) -> list[str]:
     """Sentences, each of which alone would do."""
     deadlines = {job.name: job.deadline_s for job in sharing.jobs}
-    later = ", ".join(
-        f"{name} {show_seconds(end_s)} instead of {show_seconds(deadlines[name])}" for name, end_s in late.items()
-    )
-    return [
-        f"later deadlines: {later}",
-        *_more_gpus(sharing, curve, late),
-        *_fewer_tokens(sharing, curves, late),
-    ]
+    later = [f"{name} {show_seconds(end_s)} instead of {show_seconds(deadlines[name])}" for name, end_s in late.items()]
+    said = f"later deadlines: {', '.join(later)}"
+    return [said, *_more_gpus(sharing, curve, late), *_fewer_tokens(sharing, curves, late)]
 
 
 def possible(problem: Problem) -> bool:
@@ -54,7 +49,8 @@ def _more_gpus(sharing: Sharing, curve: Curve, late: dict[str, float]) -> list[s
         pool = sharing.pools[name]
 
         def enough(nodes: int, name: str = name) -> bool:
-            larger = {**sharing.pools, name: _with_nodes(sharing.pools[name], nodes)}
+            own = sharing.pools[name]
+            larger = {**sharing.pools, name: own._replace(pool=replace(own.pool, gpus=nodes * own.node_gpus))}
             return possible(problem_of(sharing, curve.points(larger), larger))
 
         nodes = _least(pool.nodes + 1, MOST_TIMES * pool.nodes, enough)
@@ -62,10 +58,6 @@ def _more_gpus(sharing: Sharing, curve: Curve, late: dict[str, float]) -> list[s
             gpus = nodes * pool.node_gpus
             found.append(f"more GPUs: {gpus:,} in {name} instead of {pool.pool.gpus:,}")
     return found or [f"more GPUs: not even {MOST_TIMES} times as many in any one pool would do"]
-
-
-def _with_nodes(pool: SharedPool, nodes: int) -> SharedPool:
-    return pool._replace(pool=replace(pool.pool, gpus=nodes * pool.node_gpus))
 
 
 def _least(low: int, high: int, enough: Callable[[int], bool]) -> int | None:

@@ -52,7 +52,7 @@ def _report(
     chosen = [curves.points[job.name][run.way] for job, run in zip(sharing.jobs, solved.schedule, strict=True)]
     nodes = nodes_of(problem, solved.schedule)
     jobs = [_job(sharing, place, point, solved, nodes[place]) for place, point in enumerate(chosen)]
-    end_s = max(job.end_s for job in jobs)
+    end_s, unpriced = max(job.end_s for job in jobs), [job.name for job in jobs if not job.usd]
     main = next(place for place, value in enumerate(solved.values) if value > 0 or place == len(solved.values) - 1)
     value, bound = solved.values[main], solved.bounds[main]
     gap = max((value - bound) / value, 0.0) if value else 0.0
@@ -66,7 +66,11 @@ def _report(
             for pool in sharing.pools.values()
         ],
         jobs=jobs,
-        curves=[_curve_point(point, chosen) for points in curves.points.values() for point in points],
+        curves=[
+            CurvePoint(job=point.job, pool=point.pool, gpus=point.gpus, seconds=point.seconds, usd=point.usd,
+                       strategy=point.plan["strategy"], chosen=point in chosen)
+            for points in curves.points.values() for point in points
+        ],
         end_s=end_s,
         usd=total(problem, solved.schedule, dollars),
         late_s=total(problem, solved.schedule, lateness),
@@ -75,7 +79,7 @@ def _report(
         proven=gap <= CLOSE,
         solver=solver,
         planned=planned,
-        notes=_notes(jobs),
+        notes=[f"no price is known for {', '.join(unpriced)}: its dollars count as none"] if unpriced else [],
     )  # fmt: skip
 
 
@@ -107,17 +111,5 @@ _TOLD: Final = ("strategy", "step_s", "tokens_per_s", "mfu", "peak_reserved_gib"
                 "evidence", "warnings")  # fmt: skip
 
 
-def _curve_point(point: Point, chosen: list[Point]) -> CurvePoint:
-    return CurvePoint(
-        job=point.job, pool=point.pool, gpus=point.gpus, seconds=point.seconds, usd=point.usd,
-        strategy=point.plan["strategy"], chosen=point in chosen,
-    )  # fmt: skip
-
-
 def _busy(jobs: list[SharedJob], pool: str, gpu_s: float) -> float:
     return math.fsum(job.gpus * (job.end_s - job.start_s) for job in jobs if job.pool == pool) / gpu_s
-
-
-def _notes(jobs: list[SharedJob]) -> list[str]:
-    unpriced = [job.name for job in jobs if not job.usd]
-    return [f"no price is known for {', '.join(unpriced)}: its dollars count as none"] if unpriced else []

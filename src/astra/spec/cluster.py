@@ -71,9 +71,7 @@ class Link(Spec, frozen=True, kw_only=True):
     bytes_per_s: Positive
     latency_s: Positive
     oversubscription: float = 1.0  # 7 means 1:7
-    total_bytes_per_s: Positive | None = (
-        None  # of all GPUs together, where it is one line; None: each has its own
-    )
+    total_bytes_per_s: Positive | None = None  # of all GPUs together, where it is one line; None: each has its own
     usd_per_gb: Amount = 0.0  # of what is sent, either way (egress)
     source: Line
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
+from math import prod
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -77,12 +77,11 @@ def read_axes(texts: Sequence[str], where: str = "--over") -> list[Axis]:
     """``gpus=64,128`` or ``gpus=64..1024``, which doubles; one or two of them."""
     axes = [_axis(text, where) for text in texts]
     if not 1 <= len(axes) <= 2:
-        raise InputError(
-            where, len(axes) or None, want="one or two things to sweep", fix="Such as --over gpus=64..1024."
-        )
+        fix = "Such as --over gpus=64..1024."
+        raise InputError(where, len(axes) or None, want="one or two things to sweep", fix=fix)
     if len({axis.name for axis in axes}) < len(axes):
         raise InputError(where, axes[0].name, want="two different things to sweep")
-    points = len(list(product(*(axis.values for axis in axes))))
+    points = prod(len(axis.values) for axis in axes)
     if points > MOST_POINTS:
         raise InputError(where, f"{points} points", want=f"at most {MOST_POINTS}")
     return axes
