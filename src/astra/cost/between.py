@@ -17,7 +17,7 @@ from astra.cost.state import Held, Holding, gradient_bytes
 from astra.layers.operators import once
 from astra.network import collectives
 from astra.provenance import Bools, Codes, Floats, Ints, Source, Timed, worst
-from astra.spec.job import Beside, Job
+from astra.spec.job import Job, OtherGroups
 
 
 class Replicas(NamedTuple):
@@ -97,7 +97,7 @@ def sync(
 
 
 def with_other_groups(
-    job: Job, moved: Sync, held: Held, ranks: Ints, expert_ranks: Ints, beside: Beside | None
+    job: Job, moved: Sync, held: Held, ranks: Ints, expert_ranks: Ints, others: OtherGroups | None
 ) -> Sync:
     """Gradients also summed with groups of other pipelines.
 
@@ -105,11 +105,11 @@ def with_other_groups(
     the other groups in a ring over the slowest wire. Groups with fewer GPUs own larger parts, so unequal shards make
     the small group the slow one. Each group updates its own copy of the weights.
     """
-    if beside is None:
+    if others is None:
         return moved._replace(across_s=np.zeros_like(moved.across_s))
     owned = gradient_bytes(job) * (held.trained_dense / ranks + held.trained_expert / expert_ranks)
-    times, moved_s = 2 * (beside.groups - 1), np.maximum(owned / beside.bytes_per_s, beside.line_s)
-    ring_s = times * beside.latency_s + times / beside.groups * moved_s
+    times, moved_s = 2 * (others.groups - 1), np.maximum(owned / others.bytes_per_s, others.line_s)
+    ring_s = times * others.latency_s + times / others.groups * moved_s
     source = worst(moved.source, np.full(moved.source.shape, Source.ASSUMED, np.int8))
     return moved._replace(across_s=ring_s, source=source)
 

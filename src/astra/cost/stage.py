@@ -256,9 +256,9 @@ def _sync(job: Job, meshes: Meshes, held: Held, table: StageKinds) -> Sync:
         shards=shards[:, None],
         expert_shards=expert_shards[:, None],
     )
-    if job.beside is not None:
+    if job.other_groups is not None:
         ranks = (some["dp"] * some["cp"])[:, None]
-        moved = with_other_groups(job, moved, take(held, first), ranks, expert_ranks[:, None], job.beside)
+        moved = with_other_groups(job, moved, take(held, first), ranks, expert_ranks[:, None], job.other_groups)
     one_end = (table.first ^ table.last)[first]
     stage_ranks = some["tp"] * some["cp"] * some["dp"]
     apart = np.maximum(some["pp"] - 1, 1) * stage_ranks

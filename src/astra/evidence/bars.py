@@ -61,13 +61,13 @@ def bar_of(kind: Kind, without: str = "") -> float:
 def log_bars(kinds: Sequence[Kind], without: str = "") -> Floats:
     """The bars of several kinds."""
     tokens = np.array([[kind.tokens] for kind in kinds])
-    return _widest(kinds, lambda some, at: _quantiles(_alike(some, without), _as_long(tokens[at]), without)[:, 0])
+    return _widest(kinds, lambda some, at: _quantiles(_likeness(some, without), _as_long(tokens[at]), without)[:, 0])
 
 
 def log_bars_by_tokens(kinds: Sequence[Kind], tokens: Ints) -> Floats:
     """[kind, tokens]: the bars of kinds whose micro-batches have other tokens."""
     as_long = _as_long(tokens)
-    return _widest(kinds, lambda some, _: _quantiles(_alike(some), as_long))
+    return _widest(kinds, lambda some, _: _quantiles(_likeness(some), as_long))
 
 
 def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -> Floats:
@@ -146,7 +146,7 @@ def _lengths() -> Floats:
     return np.unique(runs().numbers[:, NUMBERS.index("tokens")])
 
 
-def _alike(kinds: Sequence[Kind], without: str = "") -> Floats:
+def _likeness(kinds: Sequence[Kind], without: str = "") -> Floats:
     """[kind, kind of run]: how much a run counts by all but the tokens of a micro-batch.
 
     What is believed is one more kind of run, the last. It is near to all, and nearer to what nobody has published.

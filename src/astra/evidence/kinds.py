@@ -97,7 +97,7 @@ def keys_of(job: Job, columns: Mapping[str, Column]) -> Ints:
     return key
 
 
-def told_apart(job: Job, degrees: Mapping[str, Column]) -> tuple[Column, ...]:
+def asked_of_degrees(job: Job, degrees: Mapping[str, Column]) -> tuple[Column, ...]:
     """All that kinds ask of degrees."""
     reach = reaches_out(job, degrees["ep"], degrees["etp"])
     return degrees["dp"] > 1, degrees["pp"] > 1, degrees["cp"], degrees["ep"] > 1, reach

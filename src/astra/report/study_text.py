@@ -7,7 +7,7 @@ from typing import Final
 from astra.answer import Estimate
 from astra.report import drawing, explain
 from astra.report.explanation import WORTH, change_sentence, short_strategy
-from astra.report.layout import Part
+from astra.report.layout import Part, Text
 from astra.report.terms import MEMORY_LABELS, words
 from astra.study.records import Comparison, Explanation, Side
 from astra.units import show_dollars
@@ -69,7 +69,7 @@ def _changes_table(found: Explanation) -> Part:
 def comparison_parts(found: Comparison, columns: int) -> list[Part]:
     """Two side by side, and their difference term by term."""
     first, second = found.first, found.second
-    rows = [[drawing.text((row[0], "dim")), *row[1:]] for row in side_rows(first, second)]
+    rows: list[list[str | Text]] = [[drawing.text((row[0], "dim")), *row[1:]] for row in side_rows(first, second)]
     sides = drawing.table(("", "left"), ("A", "right"), ("B", "right"), ("B against A", "right"), rows=rows)
     return [
         drawing.prose(("A  ", "bold"), (first.name, "bold"), f"  {first.estimate.strategy}"),

@@ -38,8 +38,8 @@ def _page(planset: PlanSet, plans: int, columns: int, *, brief: bool, full: bool
     if planset.plans:
         parts.append(_ranking(planset.plans[:plans], columns))
         parts += drawing.closing(explain.all_warnings(planset), [])
-        told = explain.headlines(planset)
-        parts += [drawing.blank(), *drawing.bullets(told)] if told else []
+        first = explain.headlines(planset)
+        parts += [drawing.blank(), *drawing.bullets(first)] if first else []
     else:
         parts.append(drawing.text(("No strategy is legal and fits.", "red")))
     if not brief and planset.nearby:

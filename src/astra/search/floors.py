@@ -141,8 +141,8 @@ class Floors:
     def _with_whole_experts(self, floor: Floor) -> Floor:
         """Communication in this node with experts that are not split, and products at the peak where some are."""
         rows = dict(floor.rows)
-        alike = self.numbers.of(rows | {"etp": np.ones_like(rows["etp"])}, SHARDS)
-        _, first, place = np.unique(alike, return_index=True, return_inverse=True)
+        number = self.numbers.of(rows | {"etp": np.ones_like(rows["etp"])}, SHARDS)
+        _, first, place = np.unique(number, return_index=True, return_inverse=True)
         few = {name: column[first] for name, column in rows.items()}
         work = self._work(few | {"etp": np.ones_like(few["etp"])}).take(place)
         at_peak_s = float(products_s(self.job, np.asarray(1))) / self.job.workload.global_batch

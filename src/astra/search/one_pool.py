@@ -233,7 +233,7 @@ def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) 
             break
     else:
         raise NoFeasiblePlan(nothing_fits(attempt.job, found, world.restrictions))
-    ranked = _told(world, attempt, found)
+    ranked = _dealt_best(world, attempt, found)
     if not any(_runs(result) for _, result in ranked):
         raise NoFeasiblePlan(nothing_simulated(attempt.job, [result for _, result in ranked]))
     searches, first = [found], attempt
@@ -244,7 +244,7 @@ def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) 
         grids = Grids(other.job, other.restrictions, world.rules)
         more = among(grids, keep=keep, doubt=_doubt_of(world, other), below_s=below_s)
         searches.append(more)
-        own = _told(world, other, more) if more.candidates else []
+        own = _dealt_best(world, other, more) if more.candidates else []
         if any(_runs(result) and _ranked_by(world, result) < (1 - LEAST_BETTER) * below_s for _, result in own):
             attempt, ranked = other, [*ranked, *own]
     fitting = sorted((pair for pair in ranked if _runs(pair[1])), key=lambda pair: _ranked_by(world, pair[1]))[:top]
@@ -261,8 +261,8 @@ def _doubt_of(world: World, attempt: Attempt) -> Doubt | None:
     return Doubt(attempt.job) if world.upper else None
 
 
-def _told(world: World, attempt: Attempt, found: SearchOutcome) -> list[tuple[Strategy, Estimate]]:
-    """What a search found with its layers dealt best, as it is told."""
+def _dealt_best(world: World, attempt: Attempt, found: SearchOutcome) -> list[tuple[Strategy, Estimate]]:
+    """What a search found with its layers dealt best, costed in full."""
     splits = best_splits(attempt.job, found.candidates, world.rules, found.grids.timed)
     strategies = [one.strategy for one in splits]
     results = estimate_job(attempt.job, strategies, user_rules=world.rules, timed=found.grids.timed)

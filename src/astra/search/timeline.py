@@ -165,10 +165,10 @@ def on_one_pool(job: Job, strategy: Strategy) -> StepTimeline:
         result.stages,
         [job.limit_bytes / GIB] * strategy.pp,
     )
-    return told(result, [pipeline], host_s=job.runtime.host.step_s)
+    return timeline_of_pipelines(result, [pipeline], host_s=job.runtime.host.step_s)
 
 
-def told(result: Estimate, pipelines: Sequence[SimulatedPipeline], *, host_s: float) -> StepTimeline:
+def timeline_of_pipelines(result: Estimate, pipelines: Sequence[SimulatedPipeline], *, host_s: float) -> StepTimeline:
     """The record of pipelines that run side by side and end a step together."""
     runs = [one.run() for one in pipelines]
     ends_s = max(run.total_s for run in runs)

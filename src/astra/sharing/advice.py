@@ -88,12 +88,12 @@ def _fewer_tokens(sharing: Sharing, curves: Curves, late: dict[str, float]) -> l
         own = _least(0, missing, lambda parts, name=name: enough({**shares, name: 1 - parts / _SHARES}))  # type: ignore[misc]
         shares[name] = 1 - (missing if own is None else own) / _SHARES
     tokens = {job.name: job.tokens for job in sharing.jobs}
-    told = ", ".join(
+    fewer = ", ".join(
         f"{name} {show_count(_rounded(tokens[name] * share))} instead of {show_count(tokens[name])}"
         for name, share in shares.items()
         if share < 1
     )
-    return [f"fewer tokens: {told}"]
+    return [f"fewer tokens: {fewer}"]
 
 
 def _rounded(tokens: float) -> float:

@@ -46,8 +46,8 @@ Asked = Callable[[Iterable[Question]], dict[str, StudyLine]]
 class Curve:
     """Plans jobs as they are asked for, each once."""
 
-    def __init__(self, sharing: Sharing, engine: Callable[[], Engine], told: Callable[[float], None]) -> None:
-        self._sharing, self._engine, self._told = sharing, engine, told
+    def __init__(self, sharing: Sharing, engine: Callable[[], Engine], progress: Callable[[float], None]) -> None:
+        self._sharing, self._engine, self._progress = sharing, engine, progress
         self._known: dict[str, StudyLine] = {}
 
     def points(self, pools: dict[str, SharedPool]) -> Curves:
@@ -78,7 +78,7 @@ class Curve:
             for done, given in enumerate(engine.answers(iter(asked.values())), start=1):
                 line = msgspec.json.decode(given.line, type=StudyLine)
                 self._known[line.key] = line
-                self._told(done / len(asked))
+                self._progress(done / len(asked))
 
     @property
     def planned(self) -> int:

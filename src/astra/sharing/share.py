@@ -20,11 +20,11 @@ from astra.units import show_seconds
 
 
 def share(
-    sharing: Sharing, engine: Callable[[], Engine], told: Callable[[float], None] = lambda fraction: None
+    sharing: Sharing, engine: Callable[[], Engine], progress: Callable[[float], None] = lambda fraction: None
 ) -> FleetReport:
     """The best schedule; NoFeasiblePlan where deadlines cannot be met, with what would make them possible."""
     solver = solver_version()  # missing, that is told before an hour of plans
-    curve = Curve(sharing, engine, told)
+    curve = Curve(sharing, engine, progress)
     curves = curve.points(sharing.pools)
     problem = problem_of(sharing, curves, sharing.pools)
     solved = solve(problem, GOALS[sharing.goal])
@@ -37,13 +37,13 @@ def share(
 def _refused(sharing: Sharing, curve: Curve, curves: Curves, solved: Solved, late: dict[str, float]) -> str:
     sure = "no schedule meets" if solved.bounds[0] > 0 else "no schedule was found that meets"
     deadlines = {job.name: job.deadline_s for job in sharing.jobs}
-    told = "; ".join(
+    sentences = "; ".join(
         f"{name} would end after {show_seconds(end_s)}, {show_seconds(end_s - deadlines[name])} late"
         for name, end_s in late.items()
     )
     would = ". ".join(advice(sharing, curve, curves, late))
     goal = 'goal = "deadlines" gives the schedule that is least late.'
-    return f"{sure} every deadline: {told}. Each of these alone would do: {would}. {goal}"
+    return f"{sure} every deadline: {sentences}. Each of these alone would do: {would}. {goal}"
 
 
 def _report(

@@ -81,7 +81,7 @@ def sends_once_within(pool: Pool) -> dict[str, int]:
 STRAGGLING: Final = 0.0035
 
 
-class Beside(Spec, frozen=True, kw_only=True):
+class OtherGroups(Spec, frozen=True, kw_only=True):
     """Groups of other pipelines that a job sums its gradients with, and the slowest wire between any of them."""
 
     groups: int  # with its own
@@ -100,7 +100,7 @@ class Job(Spec, frozen=True, kw_only=True):
     headroom: float = 0.08  # fraction of usable memory a recommended plan leaves free
     settled: Words | None = None  # what all of its strategies say alike; None: as is usual
     repeats: tuple[str, ...] | None = None  # modules that its strategies may recompute; None: any
-    beside: Beside | None = None  # where its pipelines are one group of several that share a batch
+    other_groups: OtherGroups | None = None  # where its pipelines are one group of several that share a batch
 
     def __post_init__(self) -> None:
         check(0 <= self.headroom < 1, "headroom", self.headroom, "a fraction of memory between 0 and 1, such as 0.08")

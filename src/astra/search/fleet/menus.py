@@ -182,8 +182,8 @@ class Menus:
     def _job(self, asked: Asked) -> Job:
         """Some GPUs of a pool with a share of the batch."""
         whole = with_batch(part_of(self.fleet.jobs[asked.pool], asked.gpus), asked.share)
-        beside = cost.beside(whole, 1 if asked.wire is None else 2, asked.wire)
-        whole = msgspec.structs.replace(whole, settled=None, repeats=None, beside=beside)
+        others = cost.other_groups(whole, 1 if asked.wire is None else 2, asked.wire)
+        whole = msgspec.structs.replace(whole, settled=None, repeats=None, other_groups=others)
         return settled(whole, self.limits.restrictions)
 
     def _grids_of(self, job: Job, restrictions: Restrictions, pool: int) -> Grids:
@@ -362,8 +362,8 @@ class _Line:
         return BatchShare(samples, max(here_s - unit_s * (m // self.round), 0.0), unit_s)
 
     def _end_s(self, groups: int, way: cost.Wire | None) -> float:
-        beside = cost.beside(self.job, groups, way)
-        moved = with_other_groups(self.job, self.costs.sync, self.costs.held, *replicas_of(self.strategy), beside)
+        others = cost.other_groups(self.job, groups, way)
+        moved = with_other_groups(self.job, self.costs.sync, self.costs.held, *replicas_of(self.strategy), others)
         return float(step.after_s(self._update, self._exchanged(moved)).max())
 
     def _exchanged(self, moved: Sync) -> Replicas:

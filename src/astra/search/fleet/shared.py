@@ -103,7 +103,7 @@ def _possible(fleet: Fleet, limits: Limits) -> bool:
     allowed = limits.allows("zero", 3) and limits.allows("tp", 1) and limits.allows("pp", 1)
     allowed = allowed and any(limits.allows("recompute", kind) for kind in RECOMPUTES)
     plain = fleet.job.model.moe is None and fleet.job.workload.task == "pretrain"
-    return plain and allowed and not limits.restrictions.alike and 3 in fleet.job.runtime.can.zero
+    return plain and allowed and not limits.restrictions.equal_replicas and 3 in fleet.job.runtime.can.zero
 
 
 def _allowed(limits: Limits, groups: Sequence[Group]) -> bool:
