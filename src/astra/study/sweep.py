@@ -21,6 +21,7 @@ from astra.units import parse_count
 MOST_POINTS: Final = 200
 A_BILLION: Final = 1e9
 _DOUBLED: Final = ("gpus", "batch", "seq")  # whose ranges a..b double
+Changer = Callable[[World, str, str], PlanRequest]  # world, value, where -> the request at that value
 
 
 class Axis(NamedTuple):
@@ -28,9 +29,6 @@ class Axis(NamedTuple):
 
     name: str
     values: tuple[str, ...]
-
-
-Changer = Callable[[World, str, str], PlanRequest]  # world, value, where -> the request at that value
 
 
 def _field(name: str) -> Changer:
