@@ -124,9 +124,7 @@ class RentReport(Table, frozen=True, kw_only=True):
     search: RentSearch
     notes: list[str]
     warnings: list[str]
-    asked: dict[str, Any] = msgspec.field(
-        default_factory=dict
-    )  # the whole request, resolved: the keywords of ``astra.rent`` that give this answer
+    asked: dict[str, Any] = msgspec.field(default_factory=dict)  # the whole request: ``astra.rent`` answers it so
     own: list[BreakEven] = msgspec.field(default_factory=list)  # one's own GPUs against renting, where some are given
 
     def role(self, name: str) -> Choice:
@@ -172,9 +170,7 @@ class AffordReport(Table, frozen=True, kw_only=True):
     largest: str  # the largest that has the tokens of the rule; empty if none has
     best: str  # the least loss
     notes: list[str]
-    asked: dict[str, Any] = msgspec.field(
-        default_factory=dict
-    )  # the keywords of ``astra.rent`` that it was looked for with
+    asked: dict[str, Any] = msgspec.field(default_factory=dict)  # of ``astra.rent``, that it was looked for with
 
     def __repr__(self) -> str:
         return f"<AffordReport ${self.budget_usd:,.0f} in {self.deadline_days:.4g} days: {len(self.rows)} models>"

@@ -123,10 +123,8 @@ class NodeType(Spec, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_fields("node", self, f"node {self.name}")
-        reaches = [link.reach for link in self.links]
-        check(
-            reaches == sorted(set(reaches)), f"node {self.name}.links", reaches, "tiers with growing reach, each once"
-        )
+        reaches, want = [link.reach for link in self.links], "tiers with growing reach, each once"
+        check(reaches == sorted(set(reaches)), f"node {self.name}.links", reaches, want)
 
 
 class Pool(Spec, frozen=True, kw_only=True):
@@ -146,21 +144,12 @@ class Pool(Spec, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_fields("pool", self)
         check(0 < self.available <= 1, "pool.available", self.available, "a share of the time above 0, 1 at most")
-        check(
-            isinstance(self.gpus, int) and 1 <= self.gpus <= 10_000_000,
-            "gpus",
-            self.gpus,
-            "between 1 and 10,000,000 GPUs",
-        )
-        whole = self.gpus % self.node.gpus == 0 or self.gpus < self.node.gpus
-        lower = self.gpus // self.node.gpus * self.node.gpus
-        check(
-            whole,
-            "gpus",
-            self.gpus,
-            f"whole nodes of {self.node.gpus} ({self.node.name}), or fewer GPUs than one node",
-            f"Try {lower}x or {lower + self.node.gpus}x.",
-        )
+        some = isinstance(self.gpus, int) and 1 <= self.gpus <= 10_000_000
+        check(some, "gpus", self.gpus, "between 1 and 10,000,000 GPUs")
+        each = self.node.gpus
+        lower, want = self.gpus // each * each, f"whole nodes of {each} ({self.node.name}), or fewer GPUs than one node"
+        whole = self.gpus % each == 0 or self.gpus < each
+        check(whole, "gpus", self.gpus, want, f"Try {lower}x or {lower + each}x.")
 
     @property
     def gpus_per_node(self) -> int:
@@ -207,12 +196,8 @@ class Cluster(Spec, frozen=True, kw_only=True):
             for end in joint.ends:
                 check(end in known, "link", end, f"a pool or zone of this cluster: {', '.join(sorted(known))}")
             pair = frozenset(joint.ends)
-            check(
-                said.setdefault(pair, joint.link) == joint.link,
-                f"link {' - '.join(joint.ends)}",
-                None,
-                "one description of a link; two contradict each other",
-            )
+            want = "one description of a link; two contradict each other"
+            check(said.setdefault(pair, joint.link) == joint.link, f"link {' - '.join(joint.ends)}", None, want)
 
     def joined_by(self, here: int, there: int) -> Link | None:
         """What joins two pools: their own link, that of their zones, or the common one; None if nothing is said."""

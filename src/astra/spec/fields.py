@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -55,15 +55,12 @@ class Field(NamedTuple):
 class Fielded(Spec, frozen=True, kw_only=True):
     """A record whose fields are read by their kinds, whoever makes it."""
 
+    place: ClassVar[str] = ""  # before the name of a field in errors
+
     def __post_init__(self) -> None:
         for name, field in fields_of(type(self)).items():
-            value = field.read(getattr(self, name), f"{self.place()}{name}")
+            value = field.read(getattr(self, name), f"{self.place}{name}")
             msgspec.structs.force_setattr(self, name, value)
-
-    @classmethod
-    def place(cls) -> str:
-        """What stands before the name of a field in errors."""
-        return ""
 
 
 @cache

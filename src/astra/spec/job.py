@@ -14,6 +14,9 @@ from astra.spec.runtime import Runtime
 from astra.spec.strategy import Strategy, parse_strategy, usual_overlap
 from astra.spec.workload import Workload
 
+# Share of a step lost, per doubling of nodes, to waiting for the slowest. Fitted on dgxc; the same in every runtime.
+STRAGGLING: Final = 0.0035
+
 
 class Words(Spec, frozen=True, kw_only=True):
     """Fields of ``Strategy`` by their names; a search has one set of them, its plans say them."""
@@ -75,10 +78,6 @@ def sends_once_within(pool: Pool) -> dict[str, int]:
     deepep = {"ampere": pool.scaleup_gpus, "hopper": reach, "blackwell": reach}.get(generation, 0)
     hybridep = {"hopper": reach, "blackwell": reach}.get(generation, 0)
     return {"deepep": 0 if near.kind == "rack" else deepep, "hybridep": hybridep}
-
-
-# Share of a step lost, per doubling of nodes, to waiting for the slowest. Fitted on dgxc; the same in every runtime.
-STRAGGLING: Final = 0.0035
 
 
 class OtherGroups(Spec, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ _LOCAL: Final = re.compile(r"local=([0-9]{1,9})")
 _GROUP: Final = re.compile(r"\[([^\[\]]*)\]")
 _DEGREE: Final = re.compile(r"([a-z]+)([0-9]{1,9})")
 _ONE_POOL: Final = re.compile(rf"\s*({POOL_NAME.pattern})\s*:\s+([^\[\]]*)")
+Usual = Callable[[str, Strategy], Mapping[str, Any]]  # a pool and a strategy on it -> the words that it leaves out
 
 
 def on_one_pool(text: str) -> tuple[str, str] | None:
@@ -46,9 +47,6 @@ def on_one_line(text: str, usual: Collection[str] = ()) -> str:
 def is_mixed(text: str) -> bool:
     """Whether a strategy's text names its pools."""
     return "[" in text or on_one_pool(text) is not None
-
-
-Usual = Callable[[str, Strategy], Mapping[str, Any]]  # a pool and a strategy on it -> the words that it leaves out
 
 
 def parse_mixed(text: str, usual: Usual | None = None) -> MixedStrategy:

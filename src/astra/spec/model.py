@@ -10,6 +10,22 @@ _MOST_LAYERS: Final = 10_000
 _MOST_PIXELS: Final = 1_000_000
 _MOST_TOKENS: Final = 1_000_000_000
 _MOST_PARAMETERS: Final = 10**17
+# What a forward pass may do besides; none has parameters or takes noticeable time.
+Quirk = Literal[
+    "alibi",  # positions are told by a slope on the logits
+    "attention_softcap",
+    "deepnorm",
+    "logit_softcap",
+    "parallel_block",  # attention and feed-forward read the same input
+    "per_kind_rotary",  # windowed layers turn with another base
+    "post_norm",  # norms after each block rather than before
+    "query_scale",  # logits are not divided by the root of the head's width
+    "residual_scale",
+    "scaled_embedding",
+    "scaled_logits",
+    "unrotated_layers",  # some layers have no positions
+    "zero_centered_norm",  # weights are stored less one
+]
 
 
 class MoE(Spec, frozen=True, kw_only=True):
@@ -134,24 +150,6 @@ class Rotary(Spec, frozen=True, kw_only=True):
         check(self.fraction <= 1, "rotary.fraction", self.fraction, "at most 1")
 
 
-# What a forward pass may do besides; none has parameters or takes noticeable time.
-Quirk = Literal[
-    "alibi",  # positions are told by a slope on the logits
-    "attention_softcap",
-    "deepnorm",
-    "logit_softcap",
-    "parallel_block",  # attention and feed-forward read the same input
-    "per_kind_rotary",  # windowed layers turn with another base
-    "post_norm",  # norms after each block rather than before
-    "query_scale",  # logits are not divided by the root of the head's width
-    "residual_scale",
-    "scaled_embedding",
-    "scaled_logits",
-    "unrotated_layers",  # some layers have no positions
-    "zero_centered_norm",  # weights are stored less one
-]
-
-
 class Encoder(Spec, frozen=True, kw_only=True):
     """The encoder half of an encoder-decoder model; widths are those of the decoder."""
 
@@ -225,9 +223,8 @@ class Tower(Spec, frozen=True, kw_only=True):
     def roughly(self) -> int:
         """The count of its parameters to within a small factor."""
         tables = self.hidden * (self.positions + self.pixels) + self.outer_norms
-        return (
-            self.layers * self.hidden * (self.hidden + self.ffn) + self.connectors * max(self.connector) ** 2 + tables
-        )
+        connectors = self.connectors * max(self.connector) ** 2
+        return self.layers * self.hidden * (self.hidden + self.ffn) + connectors + tables
 
     @property
     def patches(self) -> int:
@@ -295,20 +292,12 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_fields("model", self)
         self._check_sizes()
-        check(
-            self.mla is not None or (self.kv_heads <= self.heads and self.heads % self.kv_heads == 0),
-            "model.kv_heads",
-            self.kv_heads,
-            f"a divisor of heads={self.heads}",
-        )
+        shared = self.mla is not None or (self.kv_heads <= self.heads and self.heads % self.kv_heads == 0)
+        check(shared, "model.kv_heads", self.kv_heads, f"a divisor of heads={self.heads}")
         check(self.vocab > 0 or self.vision is not None, "model.vocab", self.vocab, "1 or more for a language model")
-        check(
-            (self.window is None) == (self.full_attention_every == 1),
-            "model.full_attention_every",
-            self.full_attention_every,
-            "1 without a window, and something else with one",
-            "0: every layer is windowed; 2: every second layer sees everything.",
-        )
+        every, fix = self.full_attention_every, "0: every layer is windowed; 2: every second layer sees everything."
+        want = "1 without a window, and something else with one"
+        check((self.window is None) == (every == 1), "model.full_attention_every", every, want, fix)
         if self.tower is not None:
             want = f"a projection to hidden={self.hidden} beside a language model"
             check(self.tower.connector[-1] == self.hidden and self.vocab > 0, "model.tower", self.tower.connector, want)
@@ -332,9 +321,8 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
         """A pattern says all about a layer: whatever else would is refused."""
         where = "model.state_space.pattern"
         check(len(pattern) == self.layers, where, pattern, f"a letter for each of the {self.layers} layers")
-        check(
-            ("E" in pattern) == (self.moe is not None), where, pattern, "an E where there are experts, and only there"
-        )
+        experts = ("E" in pattern) == (self.moe is not None)
+        check(experts, where, pattern, "an E where there are experts, and only there")
         check(self.norms_per_layer == 1, "model.norms_per_layer", self.norms_per_layer, "1 in a hybrid")
         plain = self.mla is None and self.encoder is None and self.vision is None and self.window is None
         check(plain and self.causal, "model.state_space", pattern, "a decoder without latent or windowed attention")

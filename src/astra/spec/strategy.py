@@ -41,6 +41,8 @@ _NEXT_WORD: Final = re.compile(rf",(?=(?:{'|'.join(_COUNTED)})=?\d)", re.IGNOREC
 # The largest numbers the text form reads back; far beyond any job.
 MAX_DEGREE: Final = 999_999_999
 MAX_LAYERS: Final = 999_999
+MAX_STAGES: Final = 100_000
+_PIECE: Final = 12  # characters of a list of layers after which a table may break the line
 
 
 class Strategy(Spec, frozen=True, kw_only=True):
@@ -99,12 +101,8 @@ class Strategy(Spec, frozen=True, kw_only=True):
         for count in self.layers:
             _check_count("layers", count, MAX_LAYERS, least=0)
         check(len(self.layers) <= MAX_STAGES, "strategy.layers", len(self.layers), f"at most {MAX_STAGES:,} stages")
-        check(
-            not self.layers or len(self.layers) == self.pp * self.vp,
-            "strategy.layers",
-            len(self.layers),
-            f"one number per virtual stage, pp*vp = {self.pp * self.vp}",
-        )
+        given, stages = len(self.layers), self.pp * self.vp
+        check(given in (0, stages), "strategy.layers", given, f"one number per virtual stage, pp*vp = {stages}")
 
     @property
     def gpus(self) -> int:
@@ -239,12 +237,8 @@ def parse_strategy(
     if "dp" not in given and gpus is not None:
         inner = math.prod(given.get(name, 1) for name in GPU_DEGREES)
         if inner == 0 or gpus < inner or gpus % inner:
-            raise InputError(
-                "strategy",
-                text,
-                want=f"tp*cp*pp = {inner:,} to divide the {gpus:,} GPUs",
-                fix="Give dp, or change tp, cp or pp.",
-            )
+            want = f"tp*cp*pp = {inner:,} to divide the {gpus:,} GPUs"
+            raise InputError("strategy", text, want=want, fix="Give dp, or change tp, cp or pp.")
         given["dp"] = gpus // inner
     strategy = Strategy(**given)
     for _ in range(2):  # some words are usual with others, which the text may leave out too
@@ -342,10 +336,6 @@ def _parse_value(key: str, value: str, word: str) -> Any:
 def replace(strategy: Strategy, **changes: Any) -> Strategy:
     """A copy with some fields changed."""
     return msgspec.structs.replace(strategy, **changes)
-
-
-MAX_STAGES: Final = 100_000
-_PIECE: Final = 12  # characters of a list of layers after which a table may break the line
 
 
 def pack(layers: tuple[int, ...], joint: str = ",") -> str:
