@@ -35,11 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> VerbAnswer:
     """Plan every change, and keep the answer ready to be drawn."""
     found = source.read(args.plan, args.pick)
-    planset = source.answer_of(found)
+    from astra.answer import PlanSet  # noqa: PLC0415
     from astra.cli.progress import followed  # noqa: PLC0415
     from astra.report.explanation import explained  # noqa: PLC0415
     from astra.study.changes import tried  # noqa: PLC0415
+    from astra.study.reading import answer_of  # noqa: PLC0415
 
+    planset = answer_of(found.record, found.file)
+    assert isinstance(planset, PlanSet), "only plans were read"
     best = planset.best.estimate
     changes, skipped = followed(
         lambda bar: tried(found.world, best, seconds=args.seconds, progress=bar), "planning changes"

@@ -31,6 +31,7 @@ examples:
   astra import plan.json --pick 2
   astra estimate --from train.sh --gpus 64xH100
 """
+_WORK: Final = ("global_batch", "seq", "precision", "optimizer", "task", "lora_rank", "mtp")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +61,6 @@ def _plan_record(file: str, choice: source.FileChoice) -> dict[str, Any]:
 
     world = world_of(record, file)
     return _record(file, world.runtime.name, strategy, world.cluster.gpus, world.workload, world.model.name)
-
-
-_WORK: Final = ("global_batch", "seq", "precision", "optimizer", "task", "lora_rank", "mtp")
 
 
 def read(file: str, fields: Mapping[str, Any], choice: source.FileChoice) -> ImportedLaunch:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _COLOR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 _HIDDEN: Final = re.compile(r"[^\n\x20-\x7e]")
+PLOTS: Final = (".svg", ".html", ".png")
 
 
 class VerbAnswer(NamedTuple):
@@ -138,9 +139,6 @@ def check_page(path: str | None) -> None:
     if path is not None and not path.lower().endswith((".html", ".htm")):
         raise InputError("--report", path, want="a name that ends in .html")
     check_destination(path)
-
-
-PLOTS: Final = (".svg", ".html", ".png")
 
 
 def check_files(args: argparse.Namespace) -> None:

@@ -27,6 +27,7 @@ examples:
 """
 PRICES_SCHEMA: Final = "astra.prices/1"
 ACTIONS: Final = ("import", "check")
+MOST_REASONS: Final = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,9 +85,6 @@ def _answer(found: list[Price], remarks: list[str], more: dict[str, Any]) -> Ver
         lambda width, color: listed("prices", found, remarks, width, color),
         lambda: written({"schema": PRICES_SCHEMA, **more, "entries": found}),
     )
-
-
-MOST_REASONS: Final = 8
 
 
 def _most(left_out: dict[str, int]) -> list[tuple[str, int]]:

@@ -39,6 +39,7 @@ examples:
 """
 _FRAMEWORKS: Final = ("auto", "megatron", "torch", "fsdp2", "transformers", "torchtitan")
 _HEAD: Final = ("stage", "layers", "", "peak GiB", "reserved", "compute", "optimizer")
+_FIELDS: Final = ("peak_allocated_gib", "peak_reserved_gib", "compute_s", "optimizer_s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,9 +164,6 @@ def _rows(stage: RehearsedStage, found: Rehearsal) -> list[tuple[str, ...]]:
         lines.append(("", "", "difference", *("-" if value is None else f"{value:+.1%}" for value in off)))
     lines.append(("", "", f"plan, {found.runtime}", *_cells(stage.plan)))
     return lines
-
-
-_FIELDS: Final = ("peak_allocated_gib", "peak_reserved_gib", "compute_s", "optimizer_s")
 
 
 def _cells(figures: Figures) -> list[str]:

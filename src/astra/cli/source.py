@@ -10,7 +10,6 @@ from astra.cli import options
 from astra.errors import InputError
 
 if TYPE_CHECKING:
-    from astra.answer import PlanSet
     from astra.search.world import World
 
 
@@ -110,13 +109,3 @@ def read(file: str, pick: str | None) -> Planned:
     text, record, rank = plan_strategy(file, FileChoice(pick=pick))
     plan, place = plan_of(record, rank, file)
     return Planned(file, record, world_of(record, file), rank, text, figure(plan, "step_s", place))
-
-
-def answer_of(found: Planned) -> PlanSet:
-    """The whole answer of a plan file, as it was given."""
-    from astra.answer import PlanSet  # noqa: PLC0415
-    from astra.study.reading import answer_of as read_answer  # noqa: PLC0415
-
-    answer = read_answer(found.record, found.file)
-    assert isinstance(answer, PlanSet), "only plans were read"
-    return answer

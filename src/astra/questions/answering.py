@@ -20,6 +20,7 @@ NO_PLAN: Final = "no plan"  # nothing is legal and fits, or within the goal
 REFUSED: Final = "refused"  # the request contradicts itself, or asks for what the runtime or the GPU cannot do
 FAILED: Final = "failed"  # a bug, or a worker that ended again and again
 STATUSES: Final = (PLANNED, NO_PLAN, REFUSED, FAILED)
+_TYPES: Final[dict[str, Callable[[Any], Any]]] = {"string": str, "int64": int, "double": float}
 
 
 class StudyAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,9 +110,6 @@ def _row(plan: Plan) -> dict[str, Any]:
         "warnings": list(found.warnings),
         "lost_by": plan.lost_by,
     }
-
-
-_TYPES: Final[dict[str, Callable[[Any], Any]]] = {"string": str, "int64": int, "double": float}
 
 
 def _ends(name: str, both: Range) -> dict[str, float]:

@@ -29,6 +29,7 @@ AXES: Final = ("models", "fleets", "workloads", "goals", "prices")
 MOST_QUESTIONS: Final = 1_000_000
 _KEYS: Final = ("title", "request", *AXES)
 _PROBE: Final = {"model": "llama-2-7b", "gpus": ("8xH100",), "tokens": 1e9}  # what a setting by itself is tried with
+_EXAMPLE: Final = {"models": '"llama-3-8b", "llama-3-70b"', "fleets": '"64xH100", "256xH100"'}
 
 
 class Setting(NamedTuple):
@@ -222,6 +223,3 @@ def _check(study: Study, where: str) -> None:
     if study.size > MOST_QUESTIONS:
         counted = " x ".join(f"{len(settings):,} {axis}" for axis, settings in study.axes.items())
         raise InputError(where, f"{study.size:,} questions ({counted})", want=f"at most {MOST_QUESTIONS:,}")
-
-
-_EXAMPLE: Final = {"models": '"llama-3-8b", "llama-3-70b"', "fleets": '"64xH100", "256xH100"'}

@@ -9,6 +9,9 @@ from astra.report import drawing
 from astra.report.layout import Part
 from astra.units import show_count, show_dollars, show_seconds
 
+MORE: Final = "-v: tokens against parameters as a picture. --plot FILE: as charts, with the loss."
+_TINY, _NARROW, _WIDE = 72, 90, 110  # columns
+
 
 def afford_parts(report: AffordReport, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """The answers in a sentence each and a table of models; ``full`` adds tokens against parameters as a picture."""
@@ -23,9 +26,6 @@ def afford_parts(report: AffordReport, columns: int, *, brief: bool = False, ful
         parts += [drawing.blank(), drawing.heading("Tokens against parameters"), drawing.text(drawn)]
     parts += drawing.closing([], report.notes) if not brief else []
     return parts if brief or full else [*parts, drawing.prose((MORE, "dim"))]
-
-
-MORE: Final = "-v: tokens against parameters as a picture. --plot FILE: as charts, with the loss."
 
 
 def sentences(report: AffordReport) -> list[str]:
@@ -72,6 +72,3 @@ def _table(report: AffordReport, width: int) -> Part:
         cells += [show_seconds(row.days * 86400)] + [show_dollars(row.usd)] * sums + [row.choice]
         out.add_row(*cells, style="bold" if _mark(row, report) else "")
     return out
-
-
-_TINY, _NARROW, _WIDE = 72, 90, 110  # columns

@@ -14,6 +14,9 @@ PANEL_WIDTH: Final = 370.0
 PANEL_HEIGHT: Final = 250.0
 _INSET: Final = 10.0  # points stay clear of the words of the y axis
 _MARGIN: Final = (62.0, 14.0, 34.0, 44.0)  # left, right, top, bottom
+WIDTH: Final = 900.0
+HEIGHT: Final = 380.0
+LEFT, RIGHT, TOP, BOTTOM = 74.0, 24.0, 24.0, 46.0
 
 
 class Dot(NamedTuple):
@@ -152,11 +155,6 @@ def _steps(least: float, most: float) -> list[float]:
     unit = 10.0 ** math.floor(math.log10(span))
     step = next(unit * times for times in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5, 5) if span / (unit * times) <= 5.5)
     return [number * step for number in range(math.ceil(least / step), int(most / step) + 1)]
-
-
-WIDTH: Final = 900.0
-HEIGHT: Final = 380.0
-LEFT, RIGHT, TOP, BOTTOM = 74.0, 24.0, 24.0, 46.0
 
 
 class Spot(NamedTuple):

@@ -17,6 +17,7 @@ MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # 
 
 
 WIDE: Final = 150  # columns of a page with room for strategies
+_SIDES: Final = {"from": "wrap", "network": "left", "strategy": "wrap"}
 
 
 def choice_cells(choice: Choice, by: str) -> dict[str, str]:
@@ -53,9 +54,6 @@ def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, ene
         named = [marks, *[str(number)] * numbered, types]
         out.add_row(*named, *(cells[head] for head in heads), style="bold" if choice.roles else "")
     return out
-
-
-_SIDES: Final = {"from": "wrap", "network": "left", "strategy": "wrap"}
 
 
 def strategies_below(front: Sequence[tuple[int, Choice]], width: int) -> list[Part]:

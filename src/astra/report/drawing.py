@@ -20,6 +20,11 @@ SCREEN_LINES: Final = 40
 USUAL_PLANS, FEWEST_PLANS = 5, 3  # who asks for more sees them all
 
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_PLAIN: Final = str.maketrans(
+    {"█": "#", "▉": "#", "▊": "#", "▋": "#", "▌": "#", "▍": ":", "▎": ":", "▏": ":", "─": "-", "━": "-", "±": "~"}
+    | {"…": ".", "│": "|", "▶": ">"}
+)
+PICTURE_ROWS: Final = 12
 
 
 def drawn_by(
@@ -133,12 +138,6 @@ def bar(fraction: float, cells: int) -> str:
     return "█" * full + (_EIGHTHS[rest] if rest else "")
 
 
-_PLAIN: Final = str.maketrans(
-    {"█": "#", "▉": "#", "▊": "#", "▋": "#", "▌": "#", "▍": ":", "▎": ":", "▏": ":", "─": "-", "━": "-", "±": "~"}
-    | {"…": ".", "│": "|", "▶": ">"}
-)
-
-
 def encodable(drawn: str, encoding: str | None) -> str:
     """The same text in characters the stream can carry."""
     try:
@@ -148,9 +147,6 @@ def encodable(drawn: str, encoding: str | None) -> str:
     except LookupError:
         return drawn.translate(_PLAIN).encode("ascii", "replace").decode("ascii")
     return drawn
-
-
-PICTURE_ROWS: Final = 12
 
 
 def scatter(

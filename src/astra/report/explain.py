@@ -55,18 +55,12 @@ def shares(estimate: Estimate) -> list[TimeShare]:
     """The step by term, largest first; the seconds sum to the step time."""
     step_s = estimate.step_s or 1.0
     known = _known(estimate)
-    rows = [
-        TimeShare(
-            term,
-            words(term).label,
-            words(term).group,
-            seconds,
-            seconds / step_s,
-            known.get(canonical(term), known["compute"] if words(term).group == "compute" else ""),
-        )
-        for term, seconds in estimate.breakdown.items()
-        if abs(seconds) > ROUNDING * step_s
-    ]
+    rows = []
+    for term, seconds in estimate.breakdown.items():
+        if abs(seconds) > ROUNDING * step_s:
+            label, group, _ = words(term)
+            source = known.get(canonical(term), known["compute"] if group == "compute" else "")
+            rows.append(TimeShare(term, label, group, seconds, seconds / step_s, source))
     return sorted(rows, key=lambda row: (-row.seconds, row.term))
 
 

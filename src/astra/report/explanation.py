@@ -20,6 +20,13 @@ MEANING: Final = {
     "assumed": "from the data sheet and a rule of thumb",
 }
 _NO_SOURCE: Final = "worked out from the other terms, no measurement of its own"
+_LIMITS: Final = {
+    "memory": "Memory binds",
+    "batch": "The batch binds",
+    "cluster-links": "Links between servers bind",
+    "node-links": "Links inside servers bind",
+    "restrictions": "The restrictions of the request bind",
+}
 
 
 def explained(
@@ -51,15 +58,6 @@ def binding(estimate: Estimate, changes: Sequence[Changed]) -> list[str]:
     if not found:
         found = ["No limit that was tried binds: none of those changes brings half a percent."] if changes else []
     return [*found, *([room] if room else [])]
-
-
-_LIMITS: Final = {
-    "memory": "Memory binds",
-    "batch": "The batch binds",
-    "cluster-links": "Links between servers bind",
-    "node-links": "Links inside servers bind",
-    "restrictions": "The restrictions of the request bind",
-}
 
 
 def change_sentence(change: Changed) -> str:

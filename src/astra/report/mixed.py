@@ -26,6 +26,11 @@ BAR: Final = 14
 LEAST_BAR: Final = 5
 FIGURES: Final = 49  # columns of a stage's figures and the gaps, without the pool's name and the bars
 MOST_ROWS: Final = 16
+MORE: Final = (
+    "-v: the pipelines drawn stage by stage, time and memory by stage, why the others lost, every plan, the bill, who "
+    "can run it. --worth: what each pool brings. --report FILE.html: all of it as a page. astra explain PLAN.json: "
+    "what would bring most."
+)
 
 
 class FleetStageRow(NamedTuple):
@@ -147,13 +152,6 @@ def _details(estimate: MixedEstimate, width: int) -> list[Part]:
         drawing.prose(explain.certainty(estimate)),
         *sections.provenance(estimate),
     ]
-
-
-MORE: Final = (
-    "-v: the pipelines drawn stage by stage, time and memory by stage, why the others lost, every plan, the bill, who "
-    "can run it. --worth: what each pool brings. --report FILE.html: all of it as a page. astra explain PLAN.json: "
-    "what would bring most."
-)
 
 
 def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[Part]:

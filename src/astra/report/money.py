@@ -29,6 +29,12 @@ YEAR_H: Final = 8766
 FAILING: Final = 1.05  # the expected bill over the ideal one, from which both are told
 _WORTH_A_WORD: Final = 0.01
 _PARTS: Final = {"startup": "start-up", "unused": "paid for and not used"}
+FEWEST_CHOICES: Final = 6
+MORE: Final = (
+    "-v: the front as a picture, common choices, restarts, prices and their sources, what was left out. "
+    "--report FILE.html: all of it as a page."
+)
+POPULAR: Final = ("choice", "time", "cost", "wastes")
 
 
 def rent_parts(report: RentReport, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
@@ -43,9 +49,6 @@ def rent_parts(report: RentReport, columns: int, *, brief: bool = False, full: b
         if full or most <= FEWEST_CHOICES or lines <= drawing.screen_lines():
             break
     return parts
-
-
-FEWEST_CHOICES: Final = 6
 
 
 def thinned(front: Sequence[Choice], most: int) -> list[Choice]:
@@ -92,12 +95,6 @@ def _page(report: RentReport, shown: Sequence[Choice], columns: int, *, brief: b
 
         parts += shortened([*report.notes, search_sentence(report)], MORE)
     return parts
-
-
-MORE: Final = (
-    "-v: the front as a picture, common choices, restarts, prices and their sources, what was left out. "
-    "--report FILE.html: all of it as a page."
-)
 
 
 def _header(report: RentReport) -> list[Part]:
@@ -185,9 +182,6 @@ def _extras(cost: Cost) -> str:
     found = {name: usd for name, usd in cost.parts.items() if name != "gpus" and usd >= _WORTH_A_WORD * cost.usd}
     extras = [f"{show_dollars(usd)} {_PARTS.get(name, name)}" for name, usd in found.items()]
     return f"; of it {', '.join(extras)}" if extras else ""
-
-
-POPULAR: Final = ("choice", "time", "cost", "wastes")
 
 
 def popular_rows(report: RentReport) -> Iterator[tuple[str, ...]]:

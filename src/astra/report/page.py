@@ -31,14 +31,8 @@ def page(title: str, *content: str) -> str:
 
 def stylesheet() -> str:
     """How pages look: colours by meaning, text, tables, bars."""
-    return "".join(
-        [
-            PALETTE,
-            "\n",
-            own_text(__file__, "page.css"),
-            *(f".{name}{{background:var(--{name})}}" for name in _FILLED.split()),
-        ]
-    )
+    filled = "".join(f".{name}{{background:var(--{name})}}" for name in _FILLED.split())
+    return f"{PALETTE}\n{own_text(__file__, 'page.css')}{filled}"
 
 
 def section(title: str, *content: str, key: str | None = None) -> str:

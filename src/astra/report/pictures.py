@@ -25,6 +25,9 @@ from astra.units import show_count
 
 WIDTH, ROW, TOP, LEFT = 900.0, 40.0, 64.0, 12.0
 ENDINGS: Final = (".svg", ".html", ".png")
+SCALE: Final = 2  # pixels for each unit of the picture
+_USED: Final = re.compile(r"var\((--[a-z0-9-]+)\)")
+_PALETTES: Final = re.compile(r":root\{[^}]*\}|@media[^{]*\{:root\{[^}]*\}\}")
 
 
 class Picture:
@@ -130,11 +133,6 @@ def _as(svg: str, path: str, where: str) -> str | bytes:
     if ending == "png":
         return png(svg, where)
     return svg + "\n" if ending == "svg" else page("Astra", wide(svg))
-
-
-SCALE: Final = 2  # pixels for each unit of the picture
-_USED: Final = re.compile(r"var\((--[a-z0-9-]+)\)")
-_PALETTES: Final = re.compile(r":root\{[^}]*\}|@media[^{]*\{:root\{[^}]*\}\}")
 
 
 def check_png(where: str) -> None:

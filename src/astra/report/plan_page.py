@@ -21,6 +21,8 @@ from astra.spec.mixed_text import on_one_line
 from astra.units import show_dollars, show_seconds
 
 REJECTS: Final = 60
+_FILL: Final = {"optimizer": "optim"}  # a kind of memory, where the colour of that name is a kind of work
+BEYOND: Final = "reserved beyond"
 
 
 def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
@@ -223,10 +225,6 @@ def footer(version: str, fingerprint: Mapping[str, str]) -> str:
     """Who made the page."""
     marks = ", ".join(f"{name} {value[:16]}" for name, value in fingerprint.items() if name != "version")
     return tag("footer", quoted(f"Astra {version}; {marks}"), class_="faint")
-
-
-_FILL: Final = {"optimizer": "optim"}  # a kind of memory, where the colour of that name is a kind of work
-BEYOND: Final = "reserved beyond"
 
 
 def time_table(estimate: Estimate) -> str:

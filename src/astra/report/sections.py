@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from astra.search.fleet.records import MixedPlanSet
 
 _GROUP_STYLE: Final = {"compute": "green", "communication": "yellow", "idle": "red", "other": "blue"}
+MOST_KINDS_NARROW: Final = 5
+MOST_KINDS_WIDE: Final = 9
 
 
 def where_time_goes(estimate: Estimate, width: int) -> list[Part]:
@@ -83,10 +85,6 @@ def ledger(planset: PlanSet, limit: int | None = None) -> list[Part]:
     if reasons:
         ledger.add_row(f"{strategies:,}", f"for {reasons} other reasons (--verbose lists them)", style="dim")
     return [*parts, drawing.blank(), ledger]
-
-
-MOST_KINDS_NARROW: Final = 5
-MOST_KINDS_WIDE: Final = 9
 
 
 def memory_table(estimate: Estimate, *, width: int) -> TextTable:

@@ -12,6 +12,8 @@ from astra.report.terms import MEMORY_LABELS, words
 from astra.study.records import Comparison, Explanation, Side
 from astra.units import show_dollars
 
+TERMS: Final = ("term", "A", "B", "B - A")
+
 
 def explanation_parts(found: Explanation, columns: int) -> list[Part]:
     """What bounds a plan, what binds it, what the next one lost by, what a change would bring, how sure it is."""
@@ -130,9 +132,6 @@ def term_rows(found: Comparison) -> list[tuple[str, float, float, float]]:
         first_s, second_s = sum(term.first_s for term in small), sum(term.second_s for term in small)
         rows.append(("the rest", first_s, second_s, second_s - first_s))
     return rows
-
-
-TERMS: Final = ("term", "A", "B", "B - A")
 
 
 def term_cells(found: Comparison) -> list[tuple[str, str, str, str]]:

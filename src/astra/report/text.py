@@ -15,6 +15,11 @@ from astra.units import show_count, show_dollars, show_gib, show_seconds
 REJECTS_SHOWN: Final = 8  # where there is no plan and nobody asked for all
 ONE_LINE_WIDTH: Final = 120
 NOTES_LETTERS: Final = 420  # of notes under a short answer
+MORE: Final = (
+    "-v: time and memory by stage, every plan, the bill, why the others lost, what was left out. --report FILE.html: "
+    "all of it as a page. astra explain PLAN.json: what would bring most."
+)
+MORE_IN_ALL: Final = "-v: the rest. --report FILE.html: as a page. astra explain PLAN.json: why."
 
 
 def plans_parts(planset: PlanSet, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
@@ -56,15 +61,6 @@ def _page(planset: PlanSet, plans: int, columns: int, *, brief: bool, full: bool
     elif not brief:
         parts += _in_short(planset, tight=tight)
     return parts
-
-
-MORE: Final = (
-    "-v: time and memory by stage, every plan, the bill, why the others lost, what was left out. --report FILE.html: "
-    "all of it as a page. astra explain PLAN.json: what would bring most."
-)
-
-
-MORE_IN_ALL: Final = "-v: the rest. --report FILE.html: as a page. astra explain PLAN.json: why."
 
 
 def _in_short(planset: PlanSet, *, tight: bool = False) -> list[Part]:

@@ -35,6 +35,9 @@ MEANING: Final = {
     "host": "host",
     "slowest node": "waits for the slowest node",
 }
+_ABOUT: Final = 150  # letters of the small print that fit the width
+NS: Final = 1e-9
+_STATES: Final = {"forward": "F", "backward": "B", "weight gradient": "W"}
 
 
 class Window(NamedTuple):
@@ -85,9 +88,6 @@ def timeline_svg(step: StepTimeline) -> str:
     words = "Numbers are micro-batches; communication inside a layer is part of forward and backward."
     parts += [*drawn, label(words, 12, y + 30, class_="small faint")]
     return picture(WIDTH, y + 40, f"Timeline of {step.model} on {step.gpus}: {step.strategy}", *parts)
-
-
-_ABOUT: Final = 150  # letters of the small print that fit the width
 
 
 def _about(step: StepTimeline) -> str:
@@ -281,10 +281,6 @@ def used_kinds(step: StepTimeline) -> list[str]:
 def lane_name(step: StepTimeline, lane: Lane) -> str:
     """The stage's number, with its group's where there are several."""
     return f"{lane.group}.{lane.stage}" if any(other.group for other in step.lanes) else f"{lane.stage}"
-
-
-NS: Final = 1e-9
-_STATES: Final = {"forward": "F", "backward": "B", "weight gradient": "W"}
 
 
 def chrome_trace(step: StepTimeline) -> dict[str, Any]:

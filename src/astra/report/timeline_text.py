@@ -16,6 +16,11 @@ IDLE: Final = "."
 SENDING: Final = "-"
 WEIGHT_MARK: Final = "+"
 AFTER: Final = "="
+_SHORT: Final = {"weight gradient": "weights", "gradient reduction": "reduction", "slowest node": "slowest"}
+_KEY: Final = (
+    "A, B, ... forward of micro-batches 0, 1, ... (again after 26), a, b, ... backward, + weight gradient, - a send, "
+    ". bubble, = after the pipeline"
+)
 
 
 def timeline_text(step: StepTimeline, width: int = 100) -> list[str]:
@@ -72,10 +77,3 @@ def step_parts(step: StepTimeline, columns: int) -> list[Part]:
         drawing.table(*heads, rows=rows),
         *drawing.closing(step.notes, []),
     ]
-
-
-_SHORT: Final = {"weight gradient": "weights", "gradient reduction": "reduction", "slowest node": "slowest"}
-_KEY: Final = (
-    "A, B, ... forward of micro-batches 0, 1, ... (again after 26), a, b, ... backward, + weight gradient, - a send, "
-    ". bubble, = after the pipeline"
-)

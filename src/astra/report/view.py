@@ -16,7 +16,7 @@ from astra.report.afford import sentences
 from astra.report.charts import front_svg
 from astra.report.choices import judged, judged_words, network_words, roles_of, time_of
 from astra.report.explanation import change_sentence, short_strategy
-from astra.report.markup import quoted, tag
+from astra.report.markup import joined, quoted, tag
 from astra.report.page import bullets, facts, folded, paragraph, table, wide
 from astra.report.pictures import picture_of
 from astra.report.plan_page import (
@@ -36,6 +36,13 @@ from astra.spec.mixed_text import on_one_line, short_form
 from astra.study.records import Comparison, Explanation, Sweep
 from astra.units import DAY_S, show_count, show_dollars, show_seconds
 
+_COLOR: Final = {"compute": "#3a9d5d", "communication": "#d9a21b", "idle": "#c8553d", "other": "#4f7cac"}
+_STYLE: Final = (
+    "div.astra{font:90% sans-serif;max-width:70em}div.astra ul{margin:.4em 0;padding-left:1.4em}"
+    "div.astra table{border-collapse:collapse}div.astra .n{text-align:right;white-space:nowrap}"
+    "div.astra td,div.astra th{padding:2px 10px;text-align:left;border-bottom:1px solid #8884}"
+)
+
 
 def plan_view(planset: PlanSet) -> str:
     """Plans, the best first."""
@@ -43,21 +50,19 @@ def plan_view(planset: PlanSet) -> str:
     head = [tag("h2", quoted(title), id="answer-title"), paragraph(explain.work_words(planset.request), "faint")]
     if not planset.plans:
         ending = [paragraph("No strategy is legal and fits.", "bad lead"), *ledger_parts(planset)]
-        return "".join([*head, *ending, bullets(planset.notes, "faint")])
+        return joined(*head, *ending, bullets(planset.notes, "faint"))
     lost = ["", *(explain.losses(planset) or [""] * len(planset.plans))]
     cards = [_plan_card(plan, why, first=plan is planset.best) for plan, why in zip(planset.plans, lost, strict=False)]
-    return "".join(
-        [
-            *head,
-            bullets(explain.headlines(planset)),
-            tag("div", ranking(planset.plans, short=True) if len(planset.plans) > 1 else "", class_="ranking"),
-            tag("div", *cards, class_="cards"),
-            bullets(near.sentence for near in planset.nearby),
-            *pool_parts(planset),
-            _part("The bill", *bill_parts(planset)),
-            _part("What was left out, and why", *ledger_parts(planset)),
-            bullets(planset.notes, "faint"),
-        ]
+    return joined(
+        *head,
+        bullets(explain.headlines(planset)),
+        tag("div", ranking(planset.plans, short=True) if len(planset.plans) > 1 else "", class_="ranking"),
+        tag("div", *cards, class_="cards"),
+        bullets(near.sentence for near in planset.nearby),
+        *pool_parts(planset),
+        _part("The bill", *bill_parts(planset)),
+        _part("What was left out, and why", *ledger_parts(planset)),
+        bullets(planset.notes, "faint"),
     )
 
 
@@ -67,7 +72,7 @@ def estimate_view(estimate: Estimate) -> str:
     broken = bullets(estimate.violations, "bad")
     about = paragraph("It is not legal:" if estimate.violations else "", "bad")
     plan = Plan(rank=1, strategy=estimate.strategy, estimate=estimate)
-    return "".join([title, about, broken, tag("div", _plan_card(plan, "", first=True), class_="cards")])
+    return joined(title, about, broken, tag("div", _plan_card(plan, "", first=True), class_="cards"))
 
 
 def _plan_card(plan: Plan, lost: str, *, first: bool) -> str:
@@ -118,19 +123,17 @@ def rent_view(report: RentReport) -> str:
     """What to rent: the front as a picture whose points lead to the choices below it."""
     title = f"What to rent for {report.request['model']}"
     cards = [_choice_card(choice, place, report.judged_by) for place, choice in enumerate(report.front)]
-    return "".join(
-        [
-            tag("h2", quoted(title), id="answer-title"),
-            paragraph(f"{judged_words(report).capitalize()}.", "faint"),
-            bullets(money.advice(report)),
-            bullets(report.warnings, "warn"),
-            wide(front_svg(spots(report, "#choice-"), title)),
-            tag("p", "Point at a choice to see what it is; choose it to read more.", class_="faint", id="pointed"),
-            tag("div", *cards, class_="cards"),
-            _part("Common choices", popular_table(report)),
-            paragraph(money.search_sentence(report), "faint"),
-            bullets(report.notes, "faint"),
-        ]
+    return joined(
+        tag("h2", quoted(title), id="answer-title"),
+        paragraph(f"{judged_words(report).capitalize()}.", "faint"),
+        bullets(money.advice(report)),
+        bullets(report.warnings, "warn"),
+        wide(front_svg(spots(report, "#choice-"), title)),
+        tag("p", "Point at a choice to see what it is; choose it to read more.", class_="faint", id="pointed"),
+        tag("div", *cards, class_="cards"),
+        _part("Common choices", popular_table(report)),
+        paragraph(money.search_sentence(report), "faint"),
+        bullets(report.notes, "faint"),
     )
 
 
@@ -180,26 +183,22 @@ def afford_table(report: AffordReport) -> str:
 
 def afford_view(report: AffordReport) -> str:
     """The sentences, tokens and loss by size, and the models."""
-    return "".join(
-        [
-            _title(f"What {show_dollars(report.budget_usd)} buys", f"{len(report.rows)} models"),
-            bullets(sentences(report)),
-            wide(picture_of(report)),
-            afford_table(report),
-            bullets(report.notes, "faint"),
-        ]
+    return joined(
+        _title(f"What {show_dollars(report.budget_usd)} buys", f"{len(report.rows)} models"),
+        bullets(sentences(report)),
+        wide(picture_of(report)),
+        afford_table(report),
+        bullets(report.notes, "faint"),
     )
 
 
 def sweep_view(found: Sweep) -> str:
     """The charts and the points."""
-    return "".join(
-        [
-            _title(f"{found.model} on {found.gpus}, over {' and '.join(found.over)}", f"{len(found.points)} points"),
-            wide(sweep_svg(found)),
-            points_table(found),
-            bullets(found.notes, "faint"),
-        ]
+    return joined(
+        _title(f"{found.model} on {found.gpus}, over {' and '.join(found.over)}", f"{len(found.points)} points"),
+        wide(sweep_svg(found)),
+        points_table(found),
+        bullets(found.notes, "faint"),
     )
 
 
@@ -211,18 +210,16 @@ def _terms(found: Comparison) -> str:
 def comparison_view(found: Comparison) -> str:
     """Two side by side, and their difference term by term."""
     one, two = found.first, found.second
-    return "".join(
-        [
-            tag("h2", "A and B side by side", id="compared-title"),
-            paragraph(verdict(found), "lead"),
-            tag("p", "A ", tag("code", quoted(one.estimate.strategy))),
-            tag("p", "B ", tag("code", quoted(two.estimate.strategy))),
-            bullets(found.notes, "warn"),
-            table(("", "A", "B", "B against A"), side_rows(one, two)),
-            tag("h3", "Where the difference is, in seconds"),
-            _terms(found),
-            paragraph(memory_difference(found)),
-        ]
+    return joined(
+        tag("h2", "A and B side by side", id="compared-title"),
+        paragraph(verdict(found), "lead"),
+        tag("p", "A ", tag("code", quoted(one.estimate.strategy))),
+        tag("p", "B ", tag("code", quoted(two.estimate.strategy))),
+        bullets(found.notes, "warn"),
+        table(("", "A", "B", "B against A"), side_rows(one, two)),
+        tag("h3", "Where the difference is, in seconds"),
+        _terms(found),
+        paragraph(memory_difference(found)),
     )
 
 
@@ -244,33 +241,23 @@ def explanation_view(found: Explanation) -> str:
             paragraph(memory_difference(found.next)),
         ]
     known = [(one.figure, one.value, one.how) for one in found.known]
-    return "".join(
-        [
-            tag("h2", quoted(f"Why plan {found.rank} is as it is"), id="compared-title"),
-            tag("p", tag("code", quoted(found.estimate.strategy))),
-            paragraph(figures_line(found.estimate)),
-            bullets(found.warnings, "warn"),
-            tag("h3", "What the step's time goes to"),
-            bullets(found.bounds),
-            tag("h3", "What keeps it from being faster"),
-            bullets(found.binds),
-            tag("h3", "What a single change would bring, each one planned anew"),
-            table(("change", "gain", "tokens/s", "best plan with it"), changes, left=(0, 3)) if changes else "",
-            bullets(impossible, "faint"),
-            paragraph(skipped, "faint"),
-            *other,
-            tag("h3", "How sure each figure is"),
-            table(("figure", "value", "how sure"), known, left=(0, 2)),
-        ]
+    return joined(
+        tag("h2", quoted(f"Why plan {found.rank} is as it is"), id="compared-title"),
+        tag("p", tag("code", quoted(found.estimate.strategy))),
+        paragraph(figures_line(found.estimate)),
+        bullets(found.warnings, "warn"),
+        tag("h3", "What the step's time goes to"),
+        bullets(found.bounds),
+        tag("h3", "What keeps it from being faster"),
+        bullets(found.binds),
+        tag("h3", "What a single change would bring, each one planned anew"),
+        table(("change", "gain", "tokens/s", "best plan with it"), changes, left=(0, 3)) if changes else "",
+        bullets(impossible, "faint"),
+        paragraph(skipped, "faint"),
+        *other,
+        tag("h3", "How sure each figure is"),
+        table(("figure", "value", "how sure"), known, left=(0, 2)),
     )
-
-
-_COLOR: Final = {"compute": "#3a9d5d", "communication": "#d9a21b", "idle": "#c8553d", "other": "#4f7cac"}
-_STYLE: Final = (
-    "div.astra{font:90% sans-serif;max-width:70em}div.astra ul{margin:.4em 0;padding-left:1.4em}"
-    "div.astra table{border-collapse:collapse}div.astra .n{text-align:right;white-space:nowrap}"
-    "div.astra td,div.astra th{padding:2px 10px;text-align:left;border-bottom:1px solid #8884}"
-)
 
 
 def plans_html(planset: PlanSet) -> str:

@@ -63,6 +63,9 @@ ZIP: Final = "application/zip"
 UNANSWERABLE: Final = 422
 VIEWED: Final = ("plan", "rent", "estimate", "compare", "afford", "sweep", "explain")
 _SINCE: Final = (1980, 1, 1, 0, 0, 0)  # zip has no earlier time; every export of a plan is the same file
+MOST_POINTS: Final = 24  # of a sweep; the command line has more
+EXPLAINED_S: Final = 6.0  # of plans under changed conditions, for one explanation
+MOST_PICK: Final = 100
 
 
 class Document(NamedTuple):
@@ -235,11 +238,6 @@ def warm_up() -> None:
     """Load what the first answer would have to wait for, and have the answer that the page opens with."""
     offered()
     plan_view(planned(OPENED))
-
-
-MOST_POINTS: Final = 24  # of a sweep; the command line has more
-EXPLAINED_S: Final = 6.0  # of plans under changed conditions, for one explanation
-MOST_PICK: Final = 100
 
 
 def afforded(fields: object) -> AffordReport:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 SHORT: Final = frozenset(["estimate", "compare", "trace", "import", "catalog"])  # no search: they go before others
+KIB: Final = 1024
+MIB: Final = 1024**2
 
 
 class Full(Exception):
@@ -178,10 +180,6 @@ class KeptAnswers:
         while self._held > self._most:
             _, gone = self._found.popitem(last=False)
             self._held -= len(gone.content)
-
-
-KIB: Final = 1024
-MIB: Final = 1024**2
 
 
 class ServeLimits(NamedTuple):

@@ -18,6 +18,7 @@ from astra.spec.request import PlanRequest, as_meant
 from astra.units import DAY_S
 
 STEPS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # nodes
+Asked = Callable[[Iterable[Question]], dict[str, StudyLine]]
 
 
 class Point(NamedTuple):
@@ -38,9 +39,6 @@ class Curves(NamedTuple):
 
     points: dict[str, list[Point]]
     missing: dict[str, str]  # by job: why the last of its counts has no plan
-
-
-Asked = Callable[[Iterable[Question]], dict[str, StudyLine]]
 
 
 class Curve:

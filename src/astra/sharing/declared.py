@@ -28,6 +28,10 @@ _TAKEN: Final = ("gpus", "cluster", "node", "objective", "budget", "baseline", "
 _KNOWN: Final = "a key that is known here"
 _WEIGHT: Final = kinds.number(0, 1e6, above=True)
 _GPUS: Final = kinds.whole(1, 100_000)
+_EXAMPLE: Final = {
+    "pools": 'Such as [pools] and h100 = "256xH100" under it.',
+    "jobs": 'Such as [jobs.chat] and model = "llama-3-8b", tokens = "300B", deadline = "14d" under it.',
+}
 
 
 class SharedPool(NamedTuple):
@@ -185,9 +189,3 @@ def _counts(value: Any, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not value:
         raise InputError(where, value, want="numbers of GPUs, such as [64, 128]")
     return tuple(sorted({_GPUS.read(count, where) for count in value}))
-
-
-_EXAMPLE: Final = {
-    "pools": 'Such as [pools] and h100 = "256xH100" under it.',
-    "jobs": 'Such as [jobs.chat] and model = "llama-3-8b", tokens = "300B", deadline = "14d" under it.',
-}

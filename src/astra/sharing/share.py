@@ -18,6 +18,9 @@ from astra.sharing.records import CurvePoint, FleetReport, PoolUse, SharedJob
 from astra.sharing.solve import CLOSE, Solved, solve, solver_version
 from astra.units import show_seconds
 
+_TOLD: Final = ("strategy", "step_s", "tokens_per_s", "mfu", "peak_reserved_gib", "memory_limit_gib", "runtime",
+                "evidence", "warnings")  # fmt: skip
+
 
 def share(
     sharing: Sharing, engine: Callable[[], Engine], progress: Callable[[float], None] = lambda fraction: None
@@ -105,10 +108,6 @@ def _job(sharing: Sharing, place: int, point: Point, solved: Solved, nodes: list
         **{name: point.plan[name] for name in _TOLD},
         asked=request_of(job, sharing.pools[point.pool], point.nodes).plain("plan"),
     )
-
-
-_TOLD: Final = ("strategy", "step_s", "tokens_per_s", "mfu", "peak_reserved_gib", "memory_limit_gib", "runtime",
-                "evidence", "warnings")  # fmt: skip
 
 
 def _busy(jobs: list[SharedJob], pool: str, gpu_s: float) -> float:
