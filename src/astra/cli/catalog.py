@@ -127,9 +127,8 @@ def _gpu_row(gpu: Device) -> Row:
 
 def _node_row(node: NodeType) -> Row:
     reaches = ("any" if link.reach >= 1_000_000 else f"{link.reach:,}" for link in node.links)
-    links = (
-        f"{reach}: {link.kind} {link.bytes_per_s / 1e9:.3g}" for reach, link in zip(reaches, node.links, strict=True)
-    )
+    rates = (f"{link.kind} {link.bytes_per_s / 1e9:.3g}" for link in node.links)
+    links = map(": ".join, zip(reaches, rates, strict=True))
     return [node.name, node.gpu, str(node.gpus), ", ".join(links), node.date, node.source]
 
 

@@ -44,14 +44,11 @@ class Verb(NamedTuple):
 @cache
 def verbs() -> tuple[Verb, ...]:
     """Every verb, in the order of the help."""
-    built = parser.build()
-    return tuple(_verb(name, parser.verb_parser(built, name)) for name in parser.VERBS)
-
-
-def _verb(name: str, found: argparse.ArgumentParser) -> Verb:
-    said = parser.module(name)
-    options = tuple(_option(action) for action in found._actions)
-    return Verb(name, said.HELP, said.DESCRIPTION, said.EPILOG, options)
+    built, found = parser.build(), []
+    for name in parser.VERBS:
+        said, actions = parser.module(name), parser.verb_parser(built, name)._actions
+        found.append(Verb(name, said.HELP, said.DESCRIPTION, said.EPILOG, tuple(map(_option, actions))))
+    return tuple(found)
 
 
 def _option(action: argparse.Action) -> Option:
@@ -225,15 +222,11 @@ def _man_verb(verb: Verb) -> list[str]:
     lines = [f'.SH "ASTRA {verb.name.upper()}"', f".B astra {verb.name}", _roff(f"{free} [OPTIONS]".strip()), ".PP"]
     lines.append(_roff(verb.description))
     for option in verb.options:
-        lines += _man_option(option)
+        words = ", ".join(f"\\fB{_roff(name)}\\fR" for name in option.names)
+        value = f"\\fI{_roff(option.metavar)}\\fR" if option.metavar else ""
+        lines += [".TP", " ".join(filter(None, (words, value))), _roff(option.help) or "\\&"]
     lines += [".PP", ".nf", *(_roff(line) for line in verb.epilog.rstrip("\n").split("\n")), ".fi"]
     return lines
-
-
-def _man_option(option: Option) -> list[str]:
-    names = ", ".join(f"\\fB{_roff(name)}\\fR" for name in option.names)
-    value = f"\\fI{_roff(option.metavar)}\\fR" if option.metavar else ""
-    return [".TP", " ".join(part for part in (names, value) if part), _roff(option.help) or "\\&"]
 
 
 def _roff(words: str) -> str:

@@ -101,18 +101,15 @@ def helps_most(estimate: Estimate) -> str:
     losses = [row for row in shares(estimate) if words(row.term).advice and row.fraction >= 0.01]
     if not losses:
         return "Little is lost besides compute: only faster GPUs, fewer FLOPs or a lower precision would help much."
-    worst = losses[0]
+    worst, said = losses[0], [word for word in estimate.strategy.split() if word.startswith("overlap=")]
+    hidden = {name for word in said for name in word.removeprefix("overlap=").split(",")}
     text = f"Most to gain: {worst.label}, at most {worst.fraction:.0%} of the step."
-    advice = [clause for clause in words(worst.term).advice if not _done(clause, estimate.strategy)]
+    advice = []
+    for clause in words(worst.term).advice:
+        wanted = clause.split(" ")[0].removeprefix("overlap=").split(",")
+        if not (clause.startswith("overlap=") and {*wanted} <= hidden):  # else it is followed already
+            advice.append(clause)
     return f"{text} What shrinks it: {_listed(advice, 'or')}." if advice else text
-
-
-def _done(clause: str, strategy: str) -> bool:
-    """Whether an advice to overlap something is already followed."""
-    key, equals, rest = clause.partition("overlap=")
-    wanted = rest.split(" ")[0].split(",")
-    said = [word.removeprefix("overlap=").split(",") for word in strategy.split() if word.startswith("overlap=")]
-    return bool(equals and not key) and set(wanted) <= {name for names in said for name in names}
 
 
 def show_share(fraction: float) -> str:

@@ -12,7 +12,7 @@ from astra.report import explain, money
 from astra.report.charts import Spot, front_svg
 from astra.report.explanation import MEANING, known
 from astra.report.markup import quoted, tag
-from astra.report.page import bullets, code, facts, folded, heading, page, paragraph, section, table, wide
+from astra.report.page import bullets, code, facts, folded, framed, heading, page, paragraph, section, table, wide
 from astra.report.terms import MEMORY_LABELS, words
 from astra.report.timeline import seconds_table, timeline_svg
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
@@ -33,6 +33,7 @@ def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
     if not planset.plans:
         return page(title, *head, paragraph("No strategy is legal and fits.", "bad lead"), *_ending(planset))
     best = planset.best.estimate
+    others = [ranking(planset.plans), bullets(explain.losses(planset))] if len(planset.plans) > 1 else []
     drawn = [wide(timeline_svg(step)), folded("Seconds of every stage", seconds_table(step))] if step else []
     return page(
         title,
@@ -46,7 +47,7 @@ def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
         section("One step, stage by stage", *drawn, key="timeline"),
         *pool_parts(planset),
         section("The bill", *bill_parts(planset), key="bill"),
-        section("Runners-up", *_others(planset), key="others"),
+        section("Runners-up", *others, key="others"),
         *_ending(planset),
     )  # fmt: skip
 
@@ -155,10 +156,6 @@ def ranking(plans: Sequence[Plan], *, short: bool = False) -> str:
     return table(["#", "strategy", *heads], rows, left=(1,), best=0)
 
 
-def _others(planset: PlanSet) -> list[str]:
-    return [ranking(planset.plans), bullets(explain.losses(planset))] if len(planset.plans) > 1 else []
-
-
 def ledger_parts(planset: PlanSet) -> list[str]:
     """What was left out, by reason."""
     shown, reasons, strategies = explain.ranked_rejects(planset.rejects, REJECTS)
@@ -231,17 +228,14 @@ def time_table(estimate: Estimate) -> str:
     """The step by term, largest first, each with its bar and how it is known; the rows add up to the step."""
     rows = explain.shares(estimate)
     largest = max((row.fraction for row in rows), default=1.0)
-    body = [
-        tag(
-            "tr",
-            tag("td", quoted(row.label), class_="name"),
-            tag("td", _bar(row.fraction / largest, row.group), class_="bar"),
-            tag("td", quoted(explain.show_step(row.seconds)), class_="n"),
-            tag("td", quoted(f"{row.fraction:.1%}"), class_="n"),
-            tag("td", quoted(row.source)),
-        )
-        for row in rows
-    ]
+    body = []
+    for row in rows:
+        width = 100 * min(max(row.fraction / largest, 0.0), 1.0)
+        bar = tag("i", class_=f"fill {row.group}", style=f"width:{width:.1f}%")
+        name, known_as = tag("td", quoted(row.label), class_="name"), tag("td", quoted(row.source))
+        seconds, share = quoted(explain.show_step(row.seconds)), quoted(f"{row.fraction:.1%}")
+        cells = (tag("td", bar, class_="bar"), tag("td", seconds, class_="n"), tag("td", share, class_="n"))
+        body.append(tag("tr", name, *cells, known_as))
     total = sum(row.seconds for row in rows)
     body.append(
         tag("tr", tag("td", "step"), tag("td", ""), tag("td", quoted(explain.show_step(total)), class_="n"),
@@ -249,12 +243,7 @@ def time_table(estimate: Estimate) -> str:
     )  # fmt: skip
     heads = (("term", None), ("", None), ("time", "n"), ("share", "n"), ("known", None))
     head = tag("tr", *(heading(name, side) for name, side in heads))
-    return wide(tag("table", tag("thead", head), tag("tbody", *body), class_="bars"))
-
-
-def _bar(fraction: float, name: str) -> str:
-    width = 100 * min(max(fraction, 0.0), 1.0)
-    return tag("i", class_=f"fill {name}", style=f"width:{width:.1f}%")
+    return framed(head, body, "bars")
 
 
 def memory_bars(estimate: Estimate) -> str:
@@ -269,21 +258,15 @@ def memory_bars(estimate: Estimate) -> str:
         pieces = [_piece(kind, stage.memory.get(kind, 0.0), most) for kind in kinds]
         pieces.append(_piece(BEYOND, stage.peak_reserved_gib - stage.peak_allocated_gib, most))
         line = tag("b", class_="limit", style=f"left:{100 * limit / most:.2f}%", title=f"{limit:.1f} GiB allowed")
-        state = "n" if stage.fits else "n bad"
-        body.append(
-            tag(
-                "tr",
-                tag("td", quoted(f"{row.name} ({stage.layers} layers{f', {stage.gpu}' if several else ''})")),
-                tag("td", tag("div", *pieces, line, class_="stack"), class_="bar"),
-                tag("td", quoted(f"{stage.peak_reserved_gib:.1f} / {limit:.1f}"), class_=state),
-            )
-        )
+        name = tag("td", quoted(f"{row.name} ({stage.layers} layers{f', {stage.gpu}' if several else ''})"))
+        stack = tag("td", tag("div", *pieces, line, class_="stack"), class_="bar")
+        state, held = "n" if stage.fits else "n bad", f"{stage.peak_reserved_gib:.1f} / {limit:.1f}"
+        body.append(tag("tr", name, stack, tag("td", quoted(held), class_=state)))
     head = tag("tr", heading("stage"), heading(""), heading("GiB / allowed", "n"))
-    legend = [
-        tag("span", tag("i", class_=f"key {_fill_name(kind)}"), quoted(MEMORY_LABELS.get(kind, kind))) for kind in kinds
-    ]
-    legend.append(tag("span", tag("i", class_="key beyond"), quoted("reserved by the allocator beyond that")))
-    return wide(tag("table", tag("thead", head), tag("tbody", *body), class_="bars")) + tag("p", *legend, class_="keys")
+    named = [(_fill_name(kind), MEMORY_LABELS.get(kind, kind)) for kind in kinds]
+    named.append(("beyond", "reserved by the allocator beyond that"))
+    legend = (tag("span", tag("i", class_=f"key {fill}"), quoted(words)) for fill, words in named)
+    return framed(head, body, "bars") + tag("p", *legend, class_="keys")
 
 
 def _fill_name(kind: str) -> str:

@@ -83,14 +83,12 @@ def strategy_numbers(found: Sweep) -> dict[str, str]:
     """A number for every strategy that a curve begins with or changes to, in their order."""
     numbers: dict[str, str] = {}
     for place, point in enumerate(found.points):
-        begins = place == 0 or found.points[place - 1].strategy is None or _starts_a_curve(found, place)
+        before = found.points[place - 1]
+        other = len(found.over) > 1 and point.at[found.over[1]] != before.at[found.over[1]]
+        begins = place == 0 or before.strategy is None or other
         if point.strategy is not None and (point.new_strategy or begins):
             numbers.setdefault(short_strategy(point.strategy), str(len(numbers) + 1))
     return numbers
-
-
-def _starts_a_curve(found: Sweep, place: int) -> bool:
-    return len(found.over) > 1 and found.points[place].at[found.over[1]] != found.points[place - 1].at[found.over[1]]
 
 
 def _numeric(words: Sequence[str]) -> bool:
@@ -151,10 +149,5 @@ def sweep_page(found: Sweep) -> str:
     numbers = strategy_numbers(found)
     title = f"{found.model} on {found.gpus}, over {' and '.join(found.over)}"
     named = table(("", "strategy"), [(number, text) for text, number in numbers.items()], left=(0, 1))
-    return page(
-        title,
-        tag("h1", quoted(title)),
-        wide(sweep_svg(found)),
-        section("Strategies", named),
-        section("Points", points_table(found), bullets(found.notes, "faint")),
-    )
+    points = section("Points", points_table(found), bullets(found.notes, "faint"))
+    return page(title, tag("h1", quoted(title)), wide(sweep_svg(found)), section("Strategies", named), points)

@@ -291,7 +291,9 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_fields("model", self)
-        self._check_sizes()
+        check(self.layers <= _MOST_LAYERS, "model.layers", self.layers, f"at most {_MOST_LAYERS:,}")
+        check(self.max_seq <= _MOST_TOKENS, "model.max_seq", self.max_seq, f"at most {_MOST_TOKENS:,}")
+        check(self._roughly() <= _MOST_PARAMETERS, "model", self.name, f"at most {_MOST_PARAMETERS:,} parameters")
         shared = self.mla is not None or (self.kv_heads <= self.heads and self.heads % self.kv_heads == 0)
         check(shared, "model.kv_heads", self.kv_heads, f"a divisor of heads={self.heads}")
         check(self.vocab > 0 or self.vision is not None, "model.vocab", self.vocab, "1 or more for a language model")
@@ -326,11 +328,6 @@ class ModelSpec(Spec, frozen=True, kw_only=True):
         check(self.norms_per_layer == 1, "model.norms_per_layer", self.norms_per_layer, "1 in a hybrid")
         plain = self.mla is None and self.encoder is None and self.vision is None and self.window is None
         check(plain and self.causal, "model.state_space", pattern, "a decoder without latent or windowed attention")
-
-    def _check_sizes(self) -> None:
-        check(self.layers <= _MOST_LAYERS, "model.layers", self.layers, f"at most {_MOST_LAYERS:,}")
-        check(self.max_seq <= _MOST_TOKENS, "model.max_seq", self.max_seq, f"at most {_MOST_TOKENS:,}")
-        check(self._roughly() <= _MOST_PARAMETERS, "model", self.name, f"at most {_MOST_PARAMETERS:,} parameters")
 
     def _roughly(self) -> int:
         """The count of parameters to within a small factor."""
