@@ -54,10 +54,10 @@ def fresh_gradient_bytes(runtime: Runtime, parameters: Floats) -> Floats:
 
 def whole_gradient_bytes(runtime: Runtime, precision: str, as_made: float, as_reduced: float) -> float:
     """Of a parameter whose gradients ranks hold whole: one buffer, or what backward makes and wider sums beside it."""
-    beside = runtime.amount("accumulator_bytes")
-    if not beside:
+    wider = runtime.amount("accumulator_bytes")
+    if not wider:
         return as_reduced
-    return as_made + (beside if precision == "bf16" and as_reduced > as_made else 0.0)
+    return as_made + (wider if precision == "bf16" and as_reduced > as_made else 0.0)
 
 
 def kept_outputs(runtime: Runtime, in_flight: Ints) -> Floats:

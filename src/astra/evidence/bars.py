@@ -132,7 +132,9 @@ def _errors(without: str) -> _Errors:
     of = np.concatenate([known.of[counted], np.full(len(_BELIEF), len(known.first))])[order]
     shares = np.concatenate([weight[counted], np.full(len(_BELIEF), BELIEVED / len(_BELIEF))])[order]
     shares[len(sizes) :] = 0.0
-    length = np.append(np.searchsorted(_lengths(), known.numbers[known.first, NUMBERS.index("tokens")]), len(_lengths()))
+    length = np.append(
+        np.searchsorted(_lengths(), known.numbers[known.first, NUMBERS.index("tokens")]), len(_lengths())
+    )
     in_block = np.zeros((len(length), len(order) // _BLOCK + 1))
     np.add.at(in_block, (of, np.arange(len(order)) // _BLOCK + 1), shares)
     of_length = [np.flatnonzero(length == each) for each in range(len(_lengths()) + 1)]

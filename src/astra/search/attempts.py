@@ -68,7 +68,7 @@ def roomiest(job: Job, restrictions: Restrictions, rules: Sequence[Rule] = ()) -
     return job
 
 
-def beside(attempt: Attempt, rules: Sequence[Rule] = ()) -> Iterator[Attempt]:
+def alternatives(attempt: Attempt, rules: Sequence[Rule] = ()) -> Iterator[Attempt]:
     """What may be better than what an attempt has found, because it leaves more room, sends less or is doubted less.
 
     Graphs of layers keep their inputs and exclude recompute. Activations of dense layers can wait with a near host, as

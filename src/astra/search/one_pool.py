@@ -21,7 +21,7 @@ from astra.money.bill import against, price, with_run
 from astra.money.objectives import Goal
 from astra.money.tags import tag_of
 from astra.rules.table import Rule
-from astra.search.attempts import Attempt, attempts, beside, may_win, roomiest
+from astra.search.attempts import Attempt, alternatives, attempts, may_win, roomiest
 from astra.search.bounds import Grids
 from astra.search.detail import estimate, legality
 from astra.search.detail import estimate as estimate_job
@@ -237,7 +237,7 @@ def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) 
     if not any(_runs(result) for _, result in ranked):
         raise NoFeasiblePlan(nothing_simulated(attempt.job, [result for _, result in ranked]))
     searches, first = [found], attempt
-    for other in beside(first, world.rules):
+    for other in alternatives(first, world.rules):
         below_s = min(_ranked_by(world, result) for _, result in ranked if _runs(result))
         if not may_win(other, found.grids, _doubt_of(world, other), below_s):
             continue

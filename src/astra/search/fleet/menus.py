@@ -31,7 +31,7 @@ from astra.rules.can import rules_of
 from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import violations
-from astra.search.attempts import Attempt, attempts, beside, may_win, roomiest
+from astra.search.attempts import Attempt, alternatives, attempts, may_win, roomiest
 from astra.search.bounds import Grids, time_together
 from astra.search.detail import Row, as_row, columns_of, estimate, layers_of, legality, stages_of
 from astra.search.engine import Candidate, among
@@ -203,7 +203,7 @@ class Menus:
             if found.candidates and asked.share == self.batch:
                 first = grids or self._grids_of(attempt.job, attempt.restrictions, asked.pool)
                 others = [
-                    self._among(other, asked, below_s) for other in beside(attempt, self.limits.user_rules)
+                    self._among(other, asked, below_s) for other in alternatives(attempt, self.limits.user_rules)
                     if may_win(other, first, Doubt(other.job) if self.upper else None, self._first_s(found))
                 ]  # fmt: skip
                 found = min((one for one in (found, *others) if one.candidates), key=self._first_s)
