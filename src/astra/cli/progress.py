@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-    from typing_extensions import Self
 
     from astra.questions.run import Progress as StudyProgressed
 
@@ -24,12 +23,8 @@ class _Bar:
 
     _bar: Progress | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Take it away."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -98,7 +93,7 @@ def followed(work: Callable[[SearchProgress | None], Found], title: str = "searc
     """What some work finds, with a bar where a person can see it."""
     if not watched():
         return work(None)
-    with SearchProgress(sys.stderr, title=title) as bar:
+    with closing(SearchProgress(sys.stderr, title=title)) as bar:
         return work(bar)
 
 

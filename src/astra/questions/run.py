@@ -109,7 +109,7 @@ class Results:
 
     def close(self) -> None:
         """Have all of it on disk, and let others write."""
-        self._journal.__exit__(None, None, None)
+        self._journal.close()
 
 
 def run(
