@@ -173,29 +173,26 @@ def _memory(lane: Lane, window: Window, y: float) -> Iterator[str]:
     most = max(peak, lane.memory_limit_gib)
     points: list[tuple[float, float]] = []
     before = lane.memory[0].allocated_gib
+
+    def height(gib: float) -> float:
+        return y + CURVE * (1 - gib / most)
+
     for moment in lane.memory:
         if moment.start_s > window.end_s:
             break
-        height = y + CURVE * (1 - before / most)
         if moment.start_s >= window.start_s:
-            if not points:
-                points.append((window.x(window.start_s), height))
+            points = points or [(window.x(window.start_s), height(before))]
             x = window.x(moment.start_s)
-            points += [(x, height), (x, _height(moment.allocated_gib, most, y))]
+            points += [(x, height(before)), (x, height(moment.allocated_gib))]
         before = moment.allocated_gib
-    points = [*points, (window.x(window.end_s), _height(before, most, y))]
-    points = thinned(points, 4 if window.whole else 1)
+    points = thinned([*points, (window.x(window.end_s), height(before))], 4 if window.whole else 1)
     area = [(points[0][0], y + CURVE), *points, (points[-1][0], y + CURVE)]
     hover = tag("title", quoted(f"memory: at most {peak:.1f} GiB allocated, {lane.memory_limit_gib:.1f} allowed"))
     drawn = " ".join(f"{px:.1f},{py:.1f}" for px, py in area)
     yield tag("polygon", hover, points=drawn, class_="held")
-    limit = _height(lane.memory_limit_gib, most, y)
+    limit = height(lane.memory_limit_gib)
     yield tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=limit, y2=limit, class_="limit", stroke_width=0.7)
     yield label(f"{peak:.0f} of {lane.memory_limit_gib:.0f} GiB", LEFT - 6, y + 14, class_="small end faint")
-
-
-def _height(gib: float, most: float, y: float) -> float:
-    return y + CURVE * (1 - gib / most)
 
 
 def thinned(points: Sequence[tuple[float, float]], pixels: int) -> list[tuple[float, float]]:
@@ -309,7 +306,8 @@ def _lane_events(lane: Lane, first: int) -> list[dict[str, Any]]:
     for span in lane.spans:
         start, end = _us(span.start_s), _us(span.end_s)
         timed = {"ts": start, "dur": round(end - start, 3)}
-        whose = {"name": _event_name(span), "cat": span.kind, "ph": "X", **track}
+        name = f"{_STATES[span.kind]}{span.microbatch}" if span.kind in _STATES else span.kind
+        whose = {"name": name, "cat": span.kind, "ph": "X", **track}
         events.append({**whose, **timed, "args": _about_span(span)})
     for number, span in enumerate(lane.sends):
         whose = {"cat": "p2p", "name": f"send {lane.name}", "id": first + number, **track}
@@ -325,10 +323,6 @@ def _lane_events(lane: Lane, first: int) -> list[dict[str, Any]]:
 def _us(seconds: float) -> float:
     """Microseconds, rounded to a whole nanosecond: both ends of a span round alike, so that sums do not drift."""
     return round(seconds / NS) / 1000
-
-
-def _event_name(span: Span) -> str:
-    return f"{_STATES[span.kind]}{span.microbatch}" if span.kind in _STATES else span.kind
 
 
 def _about_span(span: Span) -> dict[str, int]:
