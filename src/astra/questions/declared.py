@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from astra.catalog.clusters import read_cluster
 from astra.catalog.models import is_known
 from astra.catalog.models import model as find_model
-from astra.catalog.requests import placed
+from astra.catalog.requests import read_plain
 from astra.errors import InputError, within
 from astra.files import read_toml
 from astra.rules.written import rule_lines
@@ -116,12 +116,9 @@ class _StudyReader(NamedTuple):
         where = f"{self.where}: {place}"
         if not isinstance(own, dict):
             raise InputError(where, own, want="a table of fields of astra plan (docs/requests.md)")
-        money = own.get("money")
-        if isinstance(money, dict):
+        if isinstance(money := own.get("money"), dict):
             read_fields(Money, money, lambda name: f"{where}.{name}")
-        relative = {name: placed(name, value, self.folder) for name, value in own.items()}
-        read = read_fields(PlanRequest, relative, lambda name: f"{where}.{name}", taken="plan")
-        read |= {"money": relative["money"]} if isinstance(money, dict) else {}
+        read = read_plain(own, where, self.folder)
         with within(where):
             return _without_files(read)
 

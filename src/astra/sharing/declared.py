@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from astra.catalog.clusters import parse_gpus
 from astra.catalog.models import model as find_model
-from astra.catalog.requests import placed
+from astra.catalog.requests import placed, read_plain
 from astra.errors import InputError, UnknownName, within
 from astra.files import read_toml
 from astra.sharing.problem import GOALS
@@ -139,12 +139,10 @@ class _Reader(NamedTuple):
             if key in _TAKEN:
                 raise InputError(f"{place}.{key}", value, want="no such field: the pools and the goal say it")
             check_keys((key,), (*PlanRequest.__struct_fields__, *_OWN), place, _KNOWN)
-        relative = {key: placed(key, value, self.folder) for key, value in asked.items()}
-        read = read_fields(PlanRequest, relative, lambda key: f"{place}.{key}", taken="plan")
+        read = read_plain(asked, place, self.folder)
         for key in ("model", "tokens"):
             if read.get(key) is None:
                 raise InputError(f"{place}.{key}", None, want=f"the {key} of the job")
-        read |= {"money": relative["money"]} if "money" in relative else {}
         with within(place):
             find_model(read["model"])
         return Job(

@@ -120,16 +120,13 @@ def _best(stage: _Stage, known: Schedule, grids: Mapping[int, int]) -> tuple[Sch
 def _realised(stage: _Stage, known: Schedule, found: dict[int, Run]) -> Schedule:
     """The better of a known schedule and the one that an answer of the grid is in real time."""
     problem = stage.problem
-    ways = [
-        found[number].way if number in found else _least_way(stage, task) for number, task in enumerate(problem.tasks)
-    ]
+    ways = []
+    for number, task in enumerate(problem.tasks):
+        costs = [stage.cost(task, way, task.ready_s) for way in task.ways]
+        ways.append(found[number].way if number in found else costs.index(min(costs)))
     order = sorted(range(len(ways)), key=lambda each: (found[each].start_s if each in found else math.inf, each))
     better = improved(problem, placed(problem, ways, order), stage.costs)
     return min((known, better), key=lambda each: _rank(problem, each, stage.costs))
-
-
-def _least_way(stage: _Stage, task: Task) -> int:
-    return min(range(len(task.ways)), key=lambda way: stage.cost(task, task.ways[way], task.ready_s))
 
 
 def _rank(problem: Problem, schedule: Schedule, costs: Sequence[Cost]) -> tuple[float, ...]:
@@ -225,7 +222,8 @@ class _Grid(NamedTuple):
 
         Rounded up the bound says nothing of real schedules, rounded down the answer is none.
         """
-        variables = [each for each in self.variables if not up or self._starts_ready(each)]
+        ready_s = [task.ready_s - _SAME * self.slot_s for task in self.stage.problem.tasks]
+        variables = [each for each in self.variables if not up or each.slot * self.slot_s >= ready_s[each.task]]
         counted = self.stage.counted
         if {each.task for each in variables} != set(counted):
             return math.inf, None
@@ -236,9 +234,6 @@ class _Grid(NamedTuple):
             return bound, None
         chosen = [variables[place] for place in taken]
         return bound, {each.task: Run(each.way, each.slot * self.slot_s) for each in chosen}
-
-    def _starts_ready(self, each: _Variable) -> bool:
-        return each.slot * self.slot_s >= self.stage.problem.tasks[each.task].ready_s - _SAME * self.slot_s
 
     def _held(self, seconds: float, *, up: bool) -> int:
         """How many slots a task holds its nodes."""
