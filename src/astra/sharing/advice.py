@@ -9,8 +9,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from astra.sharing.curves import Curve, Curves, problem_of
-from astra.sharing.declared import Sharing
-from astra.sharing.problem import Problem, Schedule, lateness
+from astra.sharing.declared import DeclaredSharing
+from astra.sharing.problem import Schedule, SchedulingProblem, lateness
 from astra.sharing.solve import solve
 from astra.units import show_count, show_seconds
 
@@ -18,7 +18,7 @@ MOST_TIMES: Final = 4  # the GPUs of a pool
 _SHARES: Final = 64  # of tokens that are told apart
 
 
-def late_jobs(sharing: Sharing, problem: Problem, schedule: Schedule) -> dict[str, float]:
+def late_jobs(sharing: DeclaredSharing, problem: SchedulingProblem, schedule: Schedule) -> dict[str, float]:
     """When each job ends that ends behind its deadline."""
     found = {}
     for job, task, run in zip(sharing.jobs, problem.tasks, schedule, strict=True):
@@ -28,7 +28,7 @@ def late_jobs(sharing: Sharing, problem: Problem, schedule: Schedule) -> dict[st
     return found
 
 
-def advice(sharing: Sharing, curve: Curve, curves: Curves, late: dict[str, float]) -> list[str]:
+def advice(sharing: DeclaredSharing, curve: Curve, curves: Curves, late: dict[str, float]) -> list[str]:
     """Sentences, each of which alone would do."""
     deadlines = {job.name: job.deadline_s for job in sharing.jobs}
     later = [f"{name} {show_seconds(end_s)} instead of {show_seconds(deadlines[name])}" for name, end_s in late.items()]
@@ -36,12 +36,12 @@ def advice(sharing: Sharing, curve: Curve, curves: Curves, late: dict[str, float
     return [said, *_more_gpus(sharing, curve, late), *_fewer_tokens(sharing, curves, late)]
 
 
-def possible(problem: Problem) -> bool:
+def possible(problem: SchedulingProblem) -> bool:
     """Whether all deadlines can be met."""
     return solve(problem, (lateness,)).values[0] == 0.0
 
 
-def _more_gpus(sharing: Sharing, curve: Curve, late: dict[str, float]) -> list[str]:
+def _more_gpus(sharing: DeclaredSharing, curve: Curve, late: dict[str, float]) -> list[str]:
     """The fewest nodes more of each pool that would do."""
     found = []
     wanted = {name for job in sharing.jobs if job.name in late for name in job.pools}
@@ -74,7 +74,7 @@ def _least(low: int, high: int, enough: Callable[[int], bool]) -> int | None:
     return low
 
 
-def _fewer_tokens(sharing: Sharing, curves: Curves, late: dict[str, float]) -> list[str]:
+def _fewer_tokens(sharing: DeclaredSharing, curves: Curves, late: dict[str, float]) -> list[str]:
     """The largest shares of the late jobs' tokens that would do: of all alike, then of one after another."""
 
     def enough(shares: dict[str, float]) -> bool:

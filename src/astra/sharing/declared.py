@@ -57,7 +57,7 @@ class SharedPool(NamedTuple):
         return f"{self.pool.device.name}@{self.pool.node.name}"
 
 
-class Job(NamedTuple):
+class DeclaredJob(NamedTuple):
     """A job that wants GPUs of some pools."""
 
     name: str
@@ -72,21 +72,21 @@ class Job(NamedTuple):
     counts: tuple[int, ...]  # of GPUs to consider; empty: the usual ones
 
 
-class Sharing(NamedTuple):
+class DeclaredSharing(NamedTuple):
     """What a file declares."""
 
     title: str
     goal: str
     pools: dict[str, SharedPool]
-    jobs: tuple[Job, ...]
+    jobs: tuple[DeclaredJob, ...]
 
 
-def read_sharing(path: str, goal: str | None = None) -> Sharing:
+def read_sharing(path: str, goal: str | None = None) -> DeclaredSharing:
     """The jobs and pools of a TOML file; ``goal`` in place of the file's."""
     return sharing_of(read_toml(path, "jobs"), path, Path(path).parent, goal)
 
 
-def sharing_of(tables: Mapping[str, Any], where: str, folder: Path, goal: str | None = None) -> Sharing:
+def sharing_of(tables: Mapping[str, Any], where: str, folder: Path, goal: str | None = None) -> DeclaredSharing:
     """The jobs and pools of plain tables; paths in them are from ``folder``."""
     check_keys(tables, _KEYS, where, _KNOWN)
     reader = _Reader(where, folder)
@@ -100,7 +100,7 @@ def sharing_of(tables: Mapping[str, Any], where: str, folder: Path, goal: str | 
     chosen = goal or kinds.one_of(*GOALS).read(tables.get("goal", "completion"), f"{where}: goal")
     if chosen == "deadlines" and all(math.isinf(job.deadline_s) for job in jobs):
         raise InputError(f"{where}: goal", chosen, want="a deadline of some job", fix="Such as deadline = '14d'.")
-    return Sharing(check_line(f"{where}: title", tables.get("title", Path(where).stem)), chosen, pools, jobs)
+    return DeclaredSharing(check_line(f"{where}: title", tables.get("title", Path(where).stem)), chosen, pools, jobs)
 
 
 class _Reader(NamedTuple):
@@ -129,7 +129,7 @@ class _Reader(NamedTuple):
             pool = parse_gpus(text)
         return SharedPool(name, pool, placed("money", money, self.folder))
 
-    def job(self, name: str, entry: Any, shared: Mapping[str, Any], pools: Mapping[str, SharedPool]) -> Job:
+    def job(self, name: str, entry: Any, shared: Mapping[str, Any], pools: Mapping[str, SharedPool]) -> DeclaredJob:
         """A job: fields of its request, and what it wants of the fleet."""
         place = f"{self.where}: jobs.{as_name(name)}"
         if not isinstance(entry, dict):
@@ -145,7 +145,7 @@ class _Reader(NamedTuple):
                 raise InputError(f"{place}.{key}", None, want=f"the {key} of the job")
         with within(place):
             find_model(read["model"])
-        return Job(
+        return DeclaredJob(
             name=name,
             fields=read,
             tokens=float(read["tokens"]),

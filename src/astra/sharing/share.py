@@ -11,9 +11,9 @@ from astra.answer import Range
 from astra.errors import NoFeasiblePlan
 from astra.questions.engines import Engine
 from astra.sharing.advice import advice, late_jobs
-from astra.sharing.curves import Curve, Curves, Point, problem_of, request_of
-from astra.sharing.declared import Sharing
-from astra.sharing.problem import GOALS, Problem, completion, dollars, lateness, nodes_of, total
+from astra.sharing.curves import Curve, Curves, PlannedPoint, problem_of, request_of
+from astra.sharing.declared import DeclaredSharing
+from astra.sharing.problem import GOALS, SchedulingProblem, completion, dollars, lateness, nodes_of, total
 from astra.sharing.records import CurvePoint, FleetReport, PoolUse, SharedJob
 from astra.sharing.solve import CLOSE, Solved, solve, solver_version
 from astra.units import show_seconds
@@ -23,7 +23,7 @@ _TOLD: Final = ("strategy", "step_s", "tokens_per_s", "mfu", "peak_reserved_gib"
 
 
 def share(
-    sharing: Sharing, engine: Callable[[], Engine], progress: Callable[[float], None] = lambda fraction: None
+    sharing: DeclaredSharing, engine: Callable[[], Engine], progress: Callable[[float], None] = lambda fraction: None
 ) -> FleetReport:
     """The best schedule; NoFeasiblePlan where deadlines cannot be met, with what would make them possible."""
     solver = solver_version()  # missing, that is told before an hour of plans
@@ -37,7 +37,7 @@ def share(
     return _report(sharing, curves, problem, solved, solver, curve.planned)
 
 
-def _refused(sharing: Sharing, curve: Curve, curves: Curves, solved: Solved, late: dict[str, float]) -> str:
+def _refused(sharing: DeclaredSharing, curve: Curve, curves: Curves, solved: Solved, late: dict[str, float]) -> str:
     sure = "no schedule meets" if solved.bounds[0] > 0 else "no schedule was found that meets"
     deadlines = {job.name: job.deadline_s for job in sharing.jobs}
     sentences = "; ".join(
@@ -50,7 +50,7 @@ def _refused(sharing: Sharing, curve: Curve, curves: Curves, solved: Solved, lat
 
 
 def _report(
-    sharing: Sharing, curves: Curves, problem: Problem, solved: Solved, solver: str, planned: int
+    sharing: DeclaredSharing, curves: Curves, problem: SchedulingProblem, solved: Solved, solver: str, planned: int
 ) -> FleetReport:
     chosen = [curves.points[job.name][run.way] for job, run in zip(sharing.jobs, solved.schedule, strict=True)]
     nodes = nodes_of(problem, solved.schedule)
@@ -86,7 +86,7 @@ def _report(
     )  # fmt: skip
 
 
-def _job(sharing: Sharing, place: int, point: Point, solved: Solved, nodes: list[int]) -> SharedJob:
+def _job(sharing: DeclaredSharing, place: int, point: PlannedPoint, solved: Solved, nodes: list[int]) -> SharedJob:
     job, start_s = sharing.jobs[place], solved.schedule[place].start_s
     end_s = start_s + point.seconds
     model = job.fields["model"]

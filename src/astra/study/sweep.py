@@ -24,7 +24,7 @@ _DOUBLED: Final = ("gpus", "batch", "seq")  # whose ranges a..b double
 Changer = Callable[[World, str, str], PlanRequest]  # world, value, where -> the request at that value
 
 
-class Axis(NamedTuple):
+class SweptAxis(NamedTuple):
     """What is swept, and its values as they were written."""
 
     name: str
@@ -71,7 +71,7 @@ CHANGERS: Final[dict[str, Changer]] = {
 }
 
 
-def read_axes(texts: Sequence[str], where: str = "--over") -> list[Axis]:
+def read_axes(texts: Sequence[str], where: str = "--over") -> list[SweptAxis]:
     """``gpus=64,128`` or ``gpus=64..1024``, which doubles; one or two of them."""
     axes = [_axis(text, where) for text in texts]
     if not 1 <= len(axes) <= 2:
@@ -85,7 +85,7 @@ def read_axes(texts: Sequence[str], where: str = "--over") -> list[Axis]:
     return axes
 
 
-def _axis(text: str, where: str) -> Axis:
+def _axis(text: str, where: str) -> SweptAxis:
     name, equals, written = text.partition("=")
     name = name.strip().lower()
     if name not in CHANGERS:
@@ -94,7 +94,7 @@ def _axis(text: str, where: str) -> Axis:
     values = _doubling(name, first, last, where) if dots else [value.strip() for value in written.split(",")]
     if not equals or not all(values):
         raise InputError(where, text, want="values, such as gpus=64,128,256 or gpus=64..1024")
-    return Axis(name, tuple(dict.fromkeys(values)))
+    return SweptAxis(name, tuple(dict.fromkeys(values)))
 
 
 def _doubling(name: str, first: str, last: str, where: str) -> list[str]:
@@ -108,7 +108,7 @@ def _doubling(name: str, first: str, last: str, where: str) -> list[str]:
     return [str(value) for value in values]
 
 
-def swept(request: PlanRequest, axes: Sequence[Axis], progress: Callable[[float], None] | None = None) -> Sweep:
+def swept(request: PlanRequest, axes: Sequence[SweptAxis], progress: Callable[[float], None] | None = None) -> Sweep:
     """The best plan at every point; the last axis changes slowest, so that curves of the first are in order."""
     base = World.of(replace(request, top=1, baseline=None, tokens=request.tokens or A_BILLION))
     inner, outer = axes[0], axes[1] if len(axes) > 1 else None
