@@ -24,7 +24,7 @@ class Accelerate:
         """The configuration, a launch script and how to start it."""
         return {
             "accelerate.yaml": joined(header(launch, self.verified)) + yaml(configuration(launch)),
-            "train.py": program(launch),
+            "train.py": program(launch, checkpoints=False),  # the configuration says it
             "launch.sh": _script(launch),
             "README.md": readme(launch, self, NOTES + adapter_notes(launch)),
         }

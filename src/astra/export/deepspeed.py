@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Launch, Left, joined, one_pool
+from astra.export.base import Launch, Left, Limit, joined, one_pool
 from astra.export.huggingface import left, program, settings
 from astra.export.quoting import json_text
 from astra.export.readme import adapter_notes, readme
 from astra.export.torchrun import adapters, preamble, torchrun
+
+
+def _wide_without_zero(launch: Launch) -> bool:
+    return launch.strategy.grads == "fp32" and launch.strategy.zero == 0
 
 
 class DeepSpeed:
@@ -18,13 +22,16 @@ class DeepSpeed:
     title = "DeepSpeed configuration"
     verified = "DeepSpeed 0.19.8: its own DeepSpeedConfig, for the job's number of ranks"
     runtime: str | None = "deepspeed"
-    limits = (one_pool("DeepSpeed"),)
+    limits = (
+        one_pool("DeepSpeed"),
+        Limit("grads", "DeepSpeed adds gradients up in fp32 under ZeRO alone, zero 1 or more", _wide_without_zero),
+    )
 
     def files(self, launch: Launch) -> dict[str, str]:
         """The configuration, a launch script and how to start it."""
         return {
             "ds_config.json": json_text(configuration(launch)),
-            "train.py": program(launch),
+            "train.py": program(launch, checkpoints=True),
             "launch.sh": _script(launch),
             "README.md": readme(launch, self, NOTES + adapter_notes(launch)),
         }

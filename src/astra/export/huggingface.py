@@ -14,8 +14,8 @@ _TARGETS: Final = {
 }
 
 
-def program(launch: Launch) -> str:
-    """The Python file."""
+def program(launch: Launch, *, checkpoints: bool) -> str:
+    """The Python file, which asks for the plan's recompute where ``checkpoints`` leaves that to the model."""
     workload, strategy = launch.workload, launch.strategy
     steps = max(1, round(workload.tokens / workload.tokens_per_step)) if workload.tokens is not None else 1000
     half = "torch.float16" if workload.precision == "fp16" else "torch.bfloat16"
@@ -34,18 +34,13 @@ def program(launch: Launch) -> str:
         lines += ["return get_peft_model(base, adapters)"]
     # In FP8 it is Accelerate's file that says the precision: a word of the Trainer's would take its place.
     kind = [] if workload.low else ["        fp16=True," if workload.precision == "fp16" else "        bf16=True,"]
-    said = [*kind, f"        gradient_checkpointing={_recomputes(launch)},"]
+    said = [*kind, f"        gradient_checkpointing={checkpoints and strategy.recompute == 'full'},"]
     made = "\n".join(f"    {line}".rstrip() for line in lines) + "\n"
     body = template("train_huggingface.txt").replace("@MODEL", made)
-    body = body.replace("@ARGUMENTS", "\n".join(said)).replace("@STEPS", str(steps))
+    body = body.replace("@ARGUMENTS", "\n".join(said)).replace("@STEPS", str(steps)).replace("@TP", str(strategy.tp))
     # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
     top = joined(["# -*- coding: utf-8 -*-", *header(launch, VERIFIED)])
     return top + body.replace("@EVERY", str(launch.save_interval))
-
-
-def _recomputes(launch: Launch) -> bool:
-    """Accelerate's FSDP checkpoints by itself; DeepSpeed leaves it to the model."""
-    return launch.strategy.recompute == "full" and launch.runtime != "fsdp-eager"
 
 
 def settings(launch: Launch) -> list[str]:
