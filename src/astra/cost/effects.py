@@ -62,7 +62,7 @@ def whole_gradient_bytes(runtime: Runtime, precision: str, as_made: float, as_re
 
 def kept_outputs(runtime: Runtime, in_flight: Ints) -> Floats:
     """Outputs of stages that stay alive, of so many micro-batches in flight."""
-    return runtime.amount("keeps_outputs") * in_flight
+    return np.asarray(runtime.amount("keeps_outputs") * in_flight, np.float64)
 
 
 def bucket_bytes(runtime: Runtime) -> float:

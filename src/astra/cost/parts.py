@@ -158,7 +158,7 @@ def _gemm_seconds(
         sizes = [
             np.concatenate(
                 [
-                    shape[dim][first] if np.ndim(shape[dim]) else np.full(len(first), shape[dim])
+                    np.broadcast_to(shape[dim], repeated.rows)[first]
                     for shape, (first, _) in zip(shapes, rows, strict=True)
                 ]
             )

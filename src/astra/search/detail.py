@@ -394,6 +394,7 @@ def _warnings(job: Job, strategy: Strategy, mfu: float, reserved_gib: float, *, 
         found.append(
             f"needs {reserved_gib:.1f} GiB, above the {job.limit_bytes / GIB:.1f} GiB limit "
             f"({job.usable_bytes / GIB:.1f} GiB usable, {job.headroom:.0%} kept free)"
-            + f"; key/value heads are copied above tp={job.model.kv_heads}" * copied
+            + f"; key/value heads are copied above tp={job.model.kv_heads}"
+            * copied
         )
     return found

@@ -220,6 +220,10 @@ def _import(body: object) -> Document:
 
 
 # What makes the record of an answer, and the part of a page that shows it.
+def _catalog(_: object) -> Document:
+    return json_of(offered())
+
+
 RECORDS: Final[dict[str, tuple[Callable[[object], Any], Callable[[Any], str]]]] = {
     "plan": (planned, plan_view),
     "rent": (_rented, rent_view),
@@ -236,7 +240,7 @@ ANSWERS: Final[dict[str, Callable[[object], Document]]] = {
     "trace": _trace,
     "export": _export,
     "import": _import,
-    "catalog": lambda _: json_of(offered()),
+    "catalog": _catalog,
 }
 
 

@@ -164,7 +164,7 @@ class Job(Spec, frozen=True, kw_only=True):
     def _captures_experts(self) -> bool:
         """Whether recipes capture whole steps: experts' products that are one kernel, and no blocks that are many.
 
-        In nvfp4 those for Blackwell Ultra and Rubin, of experts without biases (2 of 14 such recipes of 0.6.2; else parts).
+        In nvfp4 those for Blackwell Ultra and Rubin, of experts without biases (2 of 14 such recipes of 0.6.2).
         """
         model, device = self.model, self.pool.device
         if model.moe is None or model.state_space is not None or model.delta_net is not None:

@@ -163,7 +163,7 @@ def case_of(
     planned = workload.global_batch // (strategy.dp * strategy.mbs)
     uneven = layers if len(set(layers)) > 1 else ()
     played = _playable(strategy)
-    overlap = ("grad", "param") if played.dp > 1 and "grad" in strategy.overlap else ()
+    overlap: tuple[str, ...] = ("grad", "param") if played.dp > 1 and "grad" in strategy.overlap else ()
     overlap += ("ep",) * ("ep" in strategy.overlap)
     return Case(
         model=model,
