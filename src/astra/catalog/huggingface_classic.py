@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from astra.catalog.huggingface_shape import Fields, frame_of
-from astra.catalog.keys import Keys
+from astra.catalog.keys import Fields, Keys, frame_of
 from astra.spec.model import Encoder, Vision
 
 _N_LAYER: Final = ("n_layer", "num_hidden_layers")

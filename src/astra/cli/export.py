@@ -46,8 +46,7 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     """Read, check, write; the answer says what was written."""
     from astra.export.making import target  # noqa: PLC0415
     from astra.export.python import exported  # noqa: PLC0415
-    from astra.export.reading import read_record  # noqa: PLC0415
-    from astra.export.rented import plan_of_choice, read_rented  # noqa: PLC0415
+    from astra.export.reading import plan_of_choice, read_record, read_rented  # noqa: PLC0415
 
     exporter = target(args.to, "--to")
     rented = read_rented(args.plan)

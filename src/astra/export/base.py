@@ -8,12 +8,12 @@ refused: nothing else is ever exported in its place unless the nearest plan is a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
 from astra.catalog import runtimes
 from astra.errors import AstraError
 from astra.export.figures import PlanFigures, save_interval
-from astra.export.quoting import comment
+from astra.export.quoting import comment, markdown
 from astra.files import own_text
 from astra.rules.can import Reason, may
 from astra.spec.cluster import Pool
@@ -137,41 +137,28 @@ class Left(NamedTuple):
     meaning: str
 
 
-class Exporter(Protocol):
+class Exporter(NamedTuple):
     """A target of ``astra export``."""
 
-    @property
-    def name(self) -> str:
-        """As given to ``--to``."""
-
-    @property
-    def title(self) -> str:
-        """What is written, in one line."""
-
-    @property
-    def verified(self) -> str:
-        """The version whose own parser accepted these files in tests."""
-
-    @property
-    def runtime(self) -> str | None:
-        """The runtime profile that models the target; None to keep the plan's own."""
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        """What its files cannot express."""
+    name: str  # as given to --to
+    title: str  # what is written, in one line
+    verified: str  # the version whose own parser accepted these files in tests
+    runtime: str | None  # the profile that models the target; None to keep the plan's own
+    limits: tuple[Limit, ...]  # what its files cannot express
+    made: Callable[[Launch], dict[str, str]]  # name and content of each file; the caller has checked the limits
+    left: Callable[[Launch], list[Left]] = lambda _: []  # what the files leave to whoever starts them
+    starts: Callable[[Launch], Exporter] | None = None  # of a launcher: the framework that it starts
+    takes_groups: bool = False  # of unlike replicas
+    notes: Callable[[Launch], str] | None = None  # how to start it; else those of its name in data
 
     def files(self, launch: Launch) -> dict[str, str]:
-        """Name and content of every file; the caller has checked the limits."""
-
-    def left(self, launch: Launch) -> list[Left]:
-        """What the files leave to whoever starts them."""
+        """Name and content of every file, the README among them."""
+        return self.made(launch) | {"README.md": _readme(launch, self)}
 
 
 def framework_of(exporter: Exporter, launch: Launch) -> Exporter:
     """The target itself, or the framework that a launcher starts."""
-    starts = getattr(exporter, "starts", None)
-    started: Exporter = exporter if starts is None else starts(launch)
-    return started
+    return exporter if exporter.starts is None else exporter.starts(launch)
 
 
 def runtime_of(exporter: Exporter, launch: Launch) -> Runtime:
@@ -198,7 +185,7 @@ def reasons(exporter: Exporter, launch: Launch) -> list[Reason]:
         for part in launch.groups or (launch,)
         for reason in may(runtime, part.strategy, part.model, part.workload, part.pool, layers=part.layers)
     ]
-    if launch.groups and not getattr(exporter, "takes_groups", False):
+    if launch.groups and not exporter.takes_groups:
         able.append(Reason("groups", _TOGETHER if launch.shares else _UNLIKE))
     return list(dict.fromkeys((*able, *limits_broken(exporter, launch))))
 
@@ -227,12 +214,14 @@ def one_pool(target: str) -> Limit:
     return Limit("cluster", f"{target} takes one GPU type per job", lambda launch: launch.mixed)
 
 
-E = TypeVar("E", bound=Exporter)
+def differ(of: Callable[[Mesh], object]) -> Callable[[Launch], bool]:
+    """Whether the meshes of a launch have several values of something."""
+    return lambda launch: len(set(map(of, launch.meshes))) > 1
 
 
-def by_name(*exporters: E) -> dict[str, E]:
+def by_name(*exporters: Exporter) -> dict[str, Exporter]:
     """A registry; two exporters of one name are refused."""
-    found: dict[str, E] = {}
+    found: dict[str, Exporter] = {}
     for exporter in exporters:
         if exporter.name in found:
             raise ValueError(f"two exporters are called {exporter.name}")
@@ -260,3 +249,49 @@ def template(name: str) -> str:
 def joined(lines: Iterable[str]) -> str:
     """Lines as a file."""
     return "\n".join(lines) + "\n"
+
+
+def _readme(launch: Launch, exporter: Exporter) -> str:
+    """What was exported, how to start it, and how it was checked."""
+    gpus = " + ".join(f"{mesh.gpus}x {markdown(mesh.pool.device.name)}" for mesh in launch.meshes)
+    workload = launch.workload
+    step = f"about {launch.step_s:.3g} s" if launch.step_s is not None else "not estimated"
+    figures = launch.figures
+    if figures.step_low_s is not None and figures.step_high_s is not None:
+        step += f", four in five times from {figures.step_low_s:.3g} to {figures.step_high_s:.3g} s"
+    warned = "".join(f"\n> {markdown(warning)}\n" for warning in launch.warnings)
+    return f"""\
+# {markdown(launch.model.name)} with {exporter.title}
+{warned}
+| | |
+|---|---|
+| GPUs | {gpus}: {launch.nodes} nodes of {launch.gpus_per_node} |
+| strategy | `{launch.strategy}` |
+| layers per virtual stage | {", ".join(map(str, launch.layers))} |
+| batch | {workload.global_batch} samples of {workload.seq} tokens |
+| micro-batches | {launch.microbatches} of {launch.strategy.mbs} on each of {launch.strategy.dp} replicas |
+| precision, optimizer | {markdown(workload.precision)}, {markdown(workload.optimizer)} |
+| step time | {step} |
+{_memory(launch)}\
+| made by | Astra {markdown(launch.version)} |
+| verified with | {exporter.verified} |
+
+{(exporter.notes(launch) if exporter.notes else template(f"{exporter.name}_notes.md")).strip()}
+{_left_over(exporter.left(launch))}"""
+
+
+def _memory(launch: Launch) -> str:
+    figures = launch.figures
+    if figures.peak_gib is None or figures.limit_gib is None:
+        return ""
+    between = ""
+    if figures.peak_low_gib is not None and figures.peak_high_gib is not None:
+        between = f" ({figures.peak_low_gib:.1f} to {figures.peak_high_gib:.1f})"
+    return f"| memory per GPU | {figures.peak_gib:.1f} GiB{between} of {figures.limit_gib:.1f} GiB |\n"
+
+
+def _left_over(left: list[Left]) -> str:
+    if not left:
+        return ""
+    rows = "\n".join(f"| {one.name} | {one.meaning} |" for one in left)
+    return f"\n## Left to you\n\n| | |\n|---|---|\n{rows}\n"

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined
+from astra.export.base import WHOLE_NODES, Exporter, Launch, Left, Limit, differ, header, joined
 from astra.export.megatron import sections
 from astra.export.megatron_model import Flag
 from astra.export.quoting import host_word, yaml
-from astra.export.readme import readme
 
 # Set per mesh, or not known to the Megatron that FlagScale is built on.
 _LEFT_OUT: Final = frozenset(
@@ -25,51 +24,43 @@ def _uneven_batch(launch: Launch) -> bool:
     return any(first % mesh.dp for mesh in launch.meshes)
 
 
-class FlagScale:
-    """Files for FlagScale."""
+def _files(launch: Launch) -> dict[str, str]:
+    top = joined(header(launch, FLAGSCALE.verified))
+    return {
+        "train.yaml": top + yaml(training(launch)),
+        "experiment.yaml": top + yaml(experiment(launch)),
+        "hostfile": joined(hosts(launch)),
+    }
 
-    name = "flagscale"
-    title = "FlagScale heterogeneous Megatron configuration"
-    verified = "FlagScale @16a2dd5, its rules restated here; the model flags by megatron-core 0.19.2"
-    runtime: str | None = "flagscale"
-    limits = (
-        Limit("cp", "every mesh must have the same cp", lambda it: len({mesh.cp for mesh in it.meshes}) > 1),
+
+def _left(launch: Launch) -> list[Left]:
+    tuned = Left("`PRETRAINED_CHECKPOINT`", "the checkpoint to start from; without it nothing is started")
+    return [
+        Left("`ADDRESS_0`, ... in `hostfile`", "the addresses of the nodes, in the order of the pipeline"),
+        Left("`data` in `train.yaml`", "the data and its tokenizer; mock until they are set"),
+        *([tuned] if launch.workload.task == "finetune" else []),
+    ]
+
+
+FLAGSCALE: Final = Exporter(
+    name="flagscale",
+    title="FlagScale heterogeneous Megatron configuration",
+    verified="FlagScale @16a2dd5, its rules restated here; the model flags by megatron-core 0.19.2",
+    runtime="flagscale",
+    limits=(
+        Limit("cp", "every mesh must have the same cp", differ(lambda mesh: mesh.cp)),
         Limit("dp", "dp of the first mesh times mbs must be a multiple of every mesh's dp", _uneven_batch),
         Limit("tp", "tied embeddings need the same tp on the first and last mesh",
               lambda it: it.model.tied_embeddings and it.meshes[0].tp != it.meshes[-1].tp),
         Limit("layers", "there must be one layer count per stage",
               lambda it: len(it.layers) != it.strategy.vp * sum(mesh.pp for mesh in it.meshes)),
-        Limit("recompute", "recompute must be the same in every mesh",
-              lambda it: len({mesh.recompute for mesh in it.meshes}) > 1),
+        Limit("recompute", "recompute must be the same in every mesh", differ(lambda mesh: mesh.recompute)),
         Limit("dp", "a mesh holds stages of every replica", lambda it: it.by_replica),
         WHOLE_NODES,
-    )  # fmt: skip
-
-    def files(self, launch: Launch) -> dict[str, str]:
-        """The two YAML files of an experiment, a hostfile to fill in, and how to start it."""
-        top = joined(header(launch, self.verified))
-        return {
-            "train.yaml": top + yaml(training(launch)),
-            "experiment.yaml": top + yaml(experiment(launch)),
-            "hostfile": joined(hosts(launch)),
-            "README.md": readme(launch, self, NOTES),
-        }
-
-    def left(self, launch: Launch) -> list[Left]:
-        """Addresses and data."""
-        tuned = Left("`PRETRAINED_CHECKPOINT`", "the checkpoint to start from; without it nothing is started")
-        return [
-            Left("`ADDRESS_0`, ... in `hostfile`", "the addresses of the nodes, in the order of the pipeline"),
-            Left("`data` in `train.yaml`", "the data and its tokenizer; mock until they are set"),
-            *([tuned] if launch.workload.task == "finetune" else []),
-        ]
-
-
-NOTES: Final = """\
-Fill the addresses into `hostfile` (its order is the order of the pipeline), then from a FlagScale checkout:
-
-    python run.py --config-path THIS_FOLDER --config-name experiment action=run
-"""
+    ),
+    made=_files,
+    left=_left,
+)  # fmt: skip
 
 
 def meshes(launch: Launch) -> list[int]:

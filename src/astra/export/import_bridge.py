@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.export.import_megatron import layout_layers
-from astra.export.import_megatron_words import FP8_SCALED, GRAPHS, STAGES
+from astra.export.import_megatron_model import FP8_SCALED, GRAPHS, STAGES
 from astra.export.imported import ImportAsked, ImportedLaunch, Numbers
 from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import MODULES

@@ -3,18 +3,61 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.arguments import Arguments
-from astra.export.import_megatron_model import has_experts, model_of
-from astra.export.import_megatron_words import FP8_SCALED, flash, old, other_modules, precision, recompute, words, zero
-from astra.export.imported import ImportAsked, ImportedLaunch
-from astra.export.megatron_flags import shape_flags, unread
+from astra.export.base import template
+from astra.export.import_megatron_model import (
+    FP8_SCALED,
+    flash,
+    has_experts,
+    model_of,
+    old,
+    other_modules,
+    precision,
+    recompute,
+    words,
+    zero,
+)
+from astra.export.imported import Arguments, ImportAsked, ImportedLaunch
+from astra.files import load_toml
 from astra.spec.layer_lists import MAX_STAGES
 from astra.spec.strategy import Strategy
+
+
+@cache
+def _sorted() -> dict[str, Any]:
+    return load_toml(template("megatron_flags.toml").encode())
+
+
+@cache
+def shape_flags() -> frozenset[str]:
+    """What fixes the model: read, or of no use without the rest of it."""
+    return frozenset(f"--{name}" for name in _sorted()["shape"])
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Of flags that change nothing of a step, and of those that do."""
+    return re.compile(f"--(?:{'|'.join(_sorted()['harmless'])})"), re.compile("|".join(_sorted()["costly"]))
+
+
+def unread(flags: Mapping[str, Sequence[str]], read: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Flags nobody read: those that decide speed or memory, with their values, and those that are not known."""
+    harmless, costs = _patterns()
+    costly: list[str] = []
+    unknown: list[str] = []
+    for flag in sorted(set(flags) - set(read)):
+        said = " ".join(flags[flag])
+        shown = f"{flag} {said}".strip()
+        if said in _sorted()["usual"].get(flag.removeprefix("--"), ()) or harmless.fullmatch(flag):
+            continue
+        (costly if costs.search(flag) else unknown).append(shown)
+    return tuple(costly), tuple(unknown)
+
 
 _REPEATED: Final = (re.compile(r"\(([^()]*)\)\*([0-9]{1,4})"), re.compile(r"([A-Za-z|])\*([0-9]{1,4})"))
 

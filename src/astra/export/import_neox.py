@@ -9,8 +9,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from astra.errors import InputError
-from astra.export.import_deepspeed import sharding
 from astra.export.import_megatron import from_words
+from astra.export.import_sharding import zero_sharding
 from astra.export.imported import ImportAsked, ImportedLaunch, Numbers
 
 _FLAGS: Final = {
@@ -38,7 +38,7 @@ def read_neox(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     if top.whole("moe_num_experts", 1) > 1 or top.whole("context_parallel_size", 1) > 1:
         key = "moe_num_experts" if top.whole("moe_num_experts", 1) > 1 else "context_parallel_size"
         raise InputError(f"{asked.name}: {key}", flat[key], want="a dense model: this part of gpt-neox is not read")
-    fields, remarks = sharding(flat, asked.name)
+    fields, remarks = zero_sharding(flat, asked.name)
     pp, tp = (top.whole(key, 1) or 1 for key in ("pipe_parallel_size", "model_parallel_size"))
     words = ["gpt-neox.py", "--deepspeed", "--zero-stage", str(fields["zero"])]
     degrees = {"pipe_parallel_size": pp, "model_parallel_size": tp}

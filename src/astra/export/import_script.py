@@ -8,15 +8,13 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from astra.errors import InputError
-from astra.export.arguments import Arguments
 from astra.export.bash_run import Script, ways
-from astra.export.import_accelerate import json_record
 from astra.export.import_bridge import LINE, read_words
-from astra.export.import_megatron import from_words, split, world_of
+from astra.export.import_megatron import from_words, shape_flags, split, world_of
 from astra.export.import_nemo import read_nemo
+from astra.export.import_sharding import json_record
 from astra.export.import_trainer import BATCH_KEYS, from_flags, read_trainer
-from astra.export.imported import ImportAsked, ImportedLaunch
-from astra.export.megatron_flags import shape_flags
+from astra.export.imported import Arguments, ImportAsked, ImportedLaunch
 from astra.export.yaml_reading import parse_yaml
 
 # Programs that take a model's flags and do not train it.

@@ -9,10 +9,8 @@ from typing import Any, Final
 
 from astra.catalog.models import known_name
 from astra.errors import InputError
-from astra.export.import_accelerate import json_record
-from astra.export.import_accelerate import sharding as launched_with
-from astra.export.import_deepspeed import sharding as zero_of
 from astra.export.import_megatron import from_words
+from astra.export.import_sharding import accelerate_sharding, json_record, zero_sharding
 from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, plain_value
 from astra.spec.strategy import Strategy
 
@@ -157,7 +155,7 @@ def sharding(record: Mapping[str, Any], asked: ImportAsked) -> tuple[dict[str, A
     launched = record.get("accelerate")
     if isinstance(launched, Mapping):
         kind = "deepspeed" if launched.get("distributed_type") == "DEEPSPEED" else "fsdp-eager"
-        return launched_with(launched, asked)[0], kind, launched_with(launched, asked)[1]
+        return accelerate_sharding(launched, asked)[0], kind, accelerate_sharding(launched, asked)[1]
     zero = record.get("deepspeed")
     if zero:
         held, remarks = _zero(zero, asked)
@@ -186,10 +184,10 @@ def sharding(record: Mapping[str, Any], asked: ImportAsked) -> tuple[dict[str, A
 def _zero(zero: object, asked: ImportAsked) -> tuple[dict[str, Any], list[str]]:
     """The stage: in the settings themselves, in a file beside this one, or in that file's name."""
     if isinstance(zero, Mapping):
-        return zero_of(zero, f"{asked.name}: deepspeed")
+        return zero_sharding(zero, f"{asked.name}: deepspeed")
     found = asked.file_named(str(zero))
     if found is not None:
-        return zero_of(json_record(*found), found[0])
+        return zero_sharding(json_record(*found), found[0])
     preset = _PRESET.search(str(zero).rpartition("/")[2])
     if preset is None:
         want = "a stage in the name, such as ds_z3_config.json, or that file beside this one"

@@ -6,15 +6,14 @@ import re
 from typing import Any, Final
 
 from astra.catalog import runtimes
-from astra.export.base import Exporter, Launch, Left, Limit, by_name, header, joined, one_pool
-from astra.export.deepspeed import DeepSpeed
-from astra.export.megatron import Megatron
-from astra.export.pytorch import PyTorch
+from astra.export.base import Exporter, Launch, Left, Limit, by_name, header, joined, one_pool, template
+from astra.export.huggingface import DEEPSPEED
+from astra.export.megatron import MEGATRON
+from astra.export.pytorch import PYTORCH
 from astra.export.quoting import comment, directive, file_name, markdown, shell, yaml
-from astra.export.readme import readme
-from astra.export.torchtitan import TorchTitan
+from astra.export.torchtitan import TORCHTITAN
 
-FRAMEWORKS: Final[dict[str, Exporter]] = by_name(Megatron(), TorchTitan(), PyTorch(), DeepSpeed())
+FRAMEWORKS: Final = by_name(MEGATRON, TORCHTITAN, PYTORCH, DEEPSPEED)
 DAYS_LIMIT: Final = "7-00:00:00"
 SKYPILOT_CLOUDS: Final = {
     "AWS": "aws", "GCP": "gcp", "Azure": "azure", "OCI": "oci", "Lambda": "lambda", "RunPod": "runpod",
@@ -79,36 +78,26 @@ STARTED: Final = Limit(
 )
 
 
-class Slurm:
-    """A batch script beside the framework's files."""
-
-    name = "slurm"
-    title = "Slurm batch script"
-    verified = "bash -n and shellcheck 0.11.0; Slurm itself was not run"
-    runtime: str | None = None
-    limits: tuple[Limit, ...] = (STARTED,)
-    starts = staticmethod(framework)
-
-    def files(self, launch: Launch) -> dict[str, str]:
-        """The framework's files and job.sbatch."""
-        files = framework(launch).files(launch)
-        return files | {"job.sbatch": batch_script(launch), "README.md": readme(launch, self, _SLURM_NOTES)}
-
-    def left(self, launch: Launch) -> list[Left]:
-        """Where the job may run, and the framework's own."""
-        where = Left("`--partition`, `--account`, `--time`", "yours, on the command line or in `job.sbatch`")
-        return [where, *framework(launch).left(launch)]
+def _slurm_files(launch: Launch) -> dict[str, str]:
+    files = framework(launch).files(launch)
+    return files | {"job.sbatch": batch_script(launch)}
 
 
-_SLURM_NOTES: Final = """\
-From this folder, on a file system all nodes see:
+def _slurm_left(launch: Launch) -> list[Left]:
+    where = Left("`--partition`, `--account`, `--time`", "yours, on the command line or in `job.sbatch`")
+    return [where, *framework(launch).left(launch)]
 
-    sbatch job.sbatch
 
-Add your partition and account on the command line or in the script. `launch.sh` is the framework's own script; the
-job starts it once per node with its number and the first node's address. What it reads from its environment is passed
-on: `DATA_PATH=/data/corpus_text_document MEGATRON_DIR=/opt/Megatron-LM sbatch job.sbatch`.
-"""
+SLURM: Final = Exporter(
+    name="slurm",
+    title="Slurm batch script",
+    verified="bash -n and shellcheck 0.11.0; Slurm itself was not run",
+    runtime=None,
+    limits=(STARTED,),
+    starts=framework,
+    made=_slurm_files,
+    left=_slurm_left,
+)
 
 
 def batch_script(launch: Launch) -> str:
@@ -135,7 +124,7 @@ def batch_script(launch: Launch) -> str:
     nodes = '"$SLURM_JOB_NODELIST"' if not launch.mixed else '"$SLURM_JOB_NODELIST_HET_GROUP_0"'
     # In a heterogeneous job every component counts its nodes from zero; the offset of the component comes first.
     rank = "$SLURM_NODEID" if not launch.mixed else "$SLURM_PROCID"
-    lines += [*header(launch, Slurm.verified), "set -euo pipefail", ""]
+    lines += [*header(launch, SLURM.verified), "set -euo pipefail", ""]
     lines += ['cd "$SLURM_SUBMIT_DIR"', f"HEAD=$(scontrol show hostnames {nodes} | sed -n 1p)"]
     lines += ['export MASTER_ADDR="$HEAD" MASTER_PORT="${MASTER_PORT:-29500}"']
     lines += ["# shellcheck disable=SC2016  # every node reads its own number"]
@@ -145,44 +134,17 @@ def batch_script(launch: Launch) -> str:
     return joined(lines)
 
 
-class SkyPilot:
-    """A SkyPilot task beside the framework's files."""
-
-    name = "skypilot"
-    title = "SkyPilot task"
-    verified = "SkyPilot 0.14.1: its own task schema and Task.from_yaml"
-    runtime: str | None = None
-    limits = (
-        STARTED,
-        one_pool("SkyPilot"),
-        Limit("cluster", "SkyPilot has no name for this GPU", lambda it: sky_gpu(it) is None),
-        Limit(
-            "cluster",
-            "SkyPilot has no several machines, spot machines or images on this cloud, and the plan takes one of them",
-            lambda it: bool(_lacking(it, SKYPILOT_CLOUDS.get(it.pool.node.provider))),
-        ),
-    )
-    starts = staticmethod(framework)
-
-    def files(self, launch: Launch) -> dict[str, str]:
-        """The framework's files and task.yaml."""
-        files = framework(launch).files(launch)
-        text = joined(header(launch, self.verified)) + yaml(task(launch))
-        start = _SKY_SPOT if launch.figures.market == "spot" else _SKY_START
-        return files | {"task.yaml": text, "README.md": readme(launch, self, start + _SKY_NOTES)}
-
-    def left(self, launch: Launch) -> list[Left]:
-        """A place for checkpoints and data that outlives the machines, and the framework's own."""
-        left = [Left("`file_mounts` in `task.yaml`", "a bucket with the data, and one for checkpoints")]
-        if "infra" not in task(launch)["resources"]:
-            left += [Left("`infra` in `task.yaml`", f"the cloud: {_billed(launch)}")]
-        return [*left, *framework(launch).left(launch)]
+def _skypilot_files(launch: Launch) -> dict[str, str]:
+    files = framework(launch).files(launch)
+    text = joined(header(launch, SKYPILOT.verified)) + yaml(task(launch))
+    return files | {"task.yaml": text}
 
 
-def _billed(launch: Launch) -> str:
-    """Where the bill found its price."""
-    place = " ".join(word for word in (launch.figures.provider, launch.figures.region) if word)
-    return f"the bill is that of {markdown(place)}" if place else "any that has the GPUs until it is set"
+def _skypilot_left(launch: Launch) -> list[Left]:
+    left = [Left("`file_mounts` in `task.yaml`", "a bucket with the data, and one for checkpoints")]
+    if "infra" not in task(launch)["resources"]:
+        left += [Left("`infra` in `task.yaml`", f"the cloud: {_billed(launch)}")]
+    return [*left, *framework(launch).left(launch)]
 
 
 _SKY_START: Final = """\
@@ -196,11 +158,39 @@ From this folder:
 
     sky jobs launch task.yaml
 """
-_SKY_NOTES: Final = """
-The task asks for the plan's GPUs and number of nodes, runs in an image that has what the framework needs, copies this
-folder to every node and starts `launch.sh` there. What the script reads from its environment is given with `--env`,
-such as `--env DATA_PATH=/data/corpus_text_document`, or under `envs` in the file.
-"""
+
+
+def _skypilot_notes(launch: Launch) -> str:
+    start = _SKY_SPOT if launch.figures.market == "spot" else _SKY_START
+    return template("skypilot_notes.md").format(start=start)
+
+
+SKYPILOT: Final = Exporter(
+    name="skypilot",
+    title="SkyPilot task",
+    verified="SkyPilot 0.14.1: its own task schema and Task.from_yaml",
+    runtime=None,
+    limits=(
+        STARTED,
+        one_pool("SkyPilot"),
+        Limit("cluster", "SkyPilot has no name for this GPU", lambda it: sky_gpu(it) is None),
+        Limit(
+            "cluster",
+            "SkyPilot has no several machines, spot machines or images on this cloud, and the plan takes one of them",
+            lambda it: bool(_lacking(it, SKYPILOT_CLOUDS.get(it.pool.node.provider))),
+        ),
+    ),
+    starts=framework,
+    made=_skypilot_files,
+    notes=_skypilot_notes,
+    left=_skypilot_left,
+)
+
+
+def _billed(launch: Launch) -> str:
+    """Where the bill found its price."""
+    place = " ".join(word for word in (launch.figures.provider, launch.figures.region) if word)
+    return f"the bill is that of {markdown(place)}" if place else "any that has the GPUs until it is set"
 
 
 def sky_gpu(launch: Launch) -> str | None:
@@ -258,42 +248,31 @@ def task(launch: Launch) -> dict[str, Any]:
     }
 
 
-class Kubernetes:
-    """A Kubeflow training job that carries the framework's script."""
-
-    name = "kubernetes"
-    title = "Kubernetes (Kubeflow Trainer) job"
-    verified = "kubeflow-trainer-api 2.3.0: its own TrainJob model, read and written back unchanged"
-    runtime: str | None = None
-    limits = (STARTED, one_pool("A Kubeflow TrainJob"))
-    starts = staticmethod(framework)
-
-    def files(self, launch: Launch) -> dict[str, str]:
-        """The framework's files and trainjob.yaml."""
-        files = framework(launch).files(launch)
-        text = joined(header(launch, self.verified)) + yaml(train_job(launch, files))
-        return files | {"trainjob.yaml": text, "README.md": readme(launch, self, _KUBE_NOTES)}
-
-    def left(self, launch: Launch) -> list[Left]:
-        """What a cluster calls its own, and the framework's."""
-        left = [Left("`image`", "one of yours that has the framework and sees your data")]
-        fabric = rdma(launch)
-        if fabric:
-            name = next(iter(fabric))
-            left += [Left(f"`{name}`", "the network's devices, as your cluster calls them; without them NCCL is slow")]
-        return [*left, *framework(launch).left(launch)]
+def _kubernetes_files(launch: Launch) -> dict[str, str]:
+    files = framework(launch).files(launch)
+    text = joined(header(launch, KUBERNETES.verified)) + yaml(train_job(launch, files))
+    return files | {"trainjob.yaml": text}
 
 
-_KUBE_NOTES: Final = """\
-With Kubeflow Trainer v2 and its `torch-distributed` runtime installed:
+def _kubernetes_left(launch: Launch) -> list[Left]:
+    left = [Left("`image`", "one of yours that has the framework and sees your data")]
+    fabric = rdma(launch)
+    if fabric:
+        name = next(iter(fabric))
+        left += [Left(f"`{name}`", "the network's devices, as your cluster calls them; without them NCCL is slow")]
+    return [*left, *framework(launch).left(launch)]
 
-    kubectl apply -f trainjob.yaml
 
-The job carries the framework's files as text and writes them in each pod before it starts them. Change `image` to one
-that has the framework and your data; what a script reads from its environment (`DATA_PATH`, `TOKENIZER_MODEL`, `SAVE`,
-`MEGATRON_DIR`, or `MODEL` for DeepSpeed) goes under `spec.trainer.env`. Without data it trains on mock data
-where the framework can.
-"""
+KUBERNETES: Final = Exporter(
+    name="kubernetes",
+    title="Kubernetes (Kubeflow Trainer) job",
+    verified="kubeflow-trainer-api 2.3.0: its own TrainJob model, read and written back unchanged",
+    runtime=None,
+    limits=(STARTED, one_pool("A Kubeflow TrainJob")),
+    starts=framework,
+    made=_kubernetes_files,
+    left=_kubernetes_left,
+)
 
 
 def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:

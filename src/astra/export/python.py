@@ -16,10 +16,9 @@ from astra.export.base import Launch
 from astra.export.imported import ImportedLaunch
 from astra.export.imports import import_file
 from astra.export.making import make, target
-from astra.export.nearest_mixed import nearest_of_file
+from astra.export.nearest import nearest_of_file
 from astra.export.quoting import file_name
-from astra.export.reading import check_schema, from_record, read_record, world_of
-from astra.export.rented import plan_of_choice, read_rented
+from astra.export.reading import check_schema, from_record, plan_of_choice, read_record, read_rented, world_of
 from astra.files import read_json
 from astra.spec.job import Job
 from astra.spec.kinds import path_text, whole

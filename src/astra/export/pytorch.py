@@ -6,10 +6,9 @@ import re
 from functools import cache
 from typing import Any, Final
 
-from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined, template
+from astra.export.base import WHOLE_NODES, Exporter, Launch, Left, Limit, header, joined, template
+from astra.export.launch_script import HERE, RENDEZVOUS, host_order, node_sizes, torchrun
 from astra.export.quoting import python
-from astra.export.readme import readme
-from astra.export.torchrun import HERE, RENDEZVOUS, host_order, node_sizes, torchrun
 from astra.spec.mixed import pool_word
 from astra.spec.model import ModelSpec, Rotary
 
@@ -23,52 +22,39 @@ def _uneven_groups(launch: Launch) -> bool:
     return any(len({(mesh.tp, mesh.cp, mesh.ep, mesh.recompute) for mesh in part.meshes}) > 1 for part in parts)
 
 
-class PyTorch:
-    """Files for torchrun alone."""
+def _files(launch: Launch) -> dict[str, str]:
+    return {
+        "train.py": program(launch),
+        "launch.sh": _script(launch),
+    }
 
-    name = "pytorch"
-    title = "a plain PyTorch trainer"
-    verified = "torch 2.13.0: run by torchrun on 1 to 4 CPU processes, the losses those of one"
-    runtime = "pytorch"
-    takes_groups = True
-    limits = (
+
+def _left(launch: Launch) -> list[Left]:
+    every = f"`--save DIR` writes one every {launch.save_interval} steps"
+    return [
+        Left("`--data`", "a file of tokens, each a little-endian number of 16 or 32 bits; random tokens without it"),
+        Left("`--lr`, `--steps`", "the learning rate, and the steps where the plan has no number of tokens"),
+        Left("checkpoints", f"{every}, `--load DIR/step-N` goes on from one; none without it"),
+    ]
+
+
+PYTORCH: Final = Exporter(
+    name="pytorch",
+    title="a plain PyTorch trainer",
+    verified="torch 2.13.0: run by torchrun on 1 to 4 CPU processes, the losses those of one",
+    runtime="pytorch",
+    takes_groups=True,
+    limits=(
         Limit("tp", "a group of replicas has one tp and recompute setting for every stage", _uneven_groups),
         Limit("zero", "all groups of replicas share their state alike",
               lambda it: len({(one.strategy.zero, one.strategy.shard, one.strategy.reshard) for one in it.groups}) > 1),
         Limit("tp", "groups that share one state have one GPU for each replica",
               lambda it: bool(it.shares) and any(one.strategy.tp > 1 for one in it.groups)),
         WHOLE_NODES,
-    )  # fmt: skip
-
-    def files(self, launch: Launch) -> dict[str, str]:
-        """The trainer, a launch script and how to start it."""
-        return {
-            "train.py": program(launch),
-            "launch.sh": _script(launch),
-            "README.md": readme(launch, self, NOTES),
-        }
-
-    def left(self, launch: Launch) -> list[Left]:
-        """Data, and where checkpoints go."""
-        every = f"`--save DIR` writes one every {launch.save_interval} steps"
-        return [
-            Left(
-                "`--data`", "a file of tokens, each a little-endian number of 16 or 32 bits; random tokens without it"
-            ),
-            Left("`--lr`, `--steps`", "the learning rate, and the steps where the plan has no number of tokens"),
-            Left("checkpoints", f"{every}, `--load DIR/step-N` goes on from one; none without it"),
-        ]
-
-
-NOTES: Final = """\
-Start it on every node with its number and the first node's address, after `pip install torch==2.13.0`:
-
-    NODE_RANK=0 MASTER_ADDR=node0 bash launch.sh --data tokens.bin
-
-`train.py` needs PyTorch and nothing else; the plan is the constants at its top, and it stops if torchrun starts another
-number of processes. It prints loss, seconds, tokens per second and the highest memory of any GPU at every step. Layers
-and loss are compiled on GPUs; on CPUs the same file runs with gloo, which is how it was tested.
-"""
+    ),
+    made=_files,
+    left=_left,
+)  # fmt: skip
 
 
 def program(launch: Launch) -> str:
@@ -77,7 +63,7 @@ def program(launch: Launch) -> str:
     values = constants(launch)
     lines = [_filled(line, values) for line in plan]
     # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
-    head = ["# -*- coding: utf-8 -*-", *header(launch, PyTorch.verified)]
+    head = ["# -*- coding: utf-8 -*-", *header(launch, PYTORCH.verified)]
     return joined([*head, *start, BEGIN, *lines, END, *rest])
 
 
@@ -182,6 +168,6 @@ def rotary(turning: Rotary) -> dict[str, Any]:
 
 
 def _script(launch: Launch) -> str:
-    lines = ["#!/usr/bin/env bash", *header(launch, PyTorch.verified), *host_order(launch), "set -euo pipefail", ""]
+    lines = ["#!/usr/bin/env bash", *header(launch, PYTORCH.verified), *host_order(launch), "set -euo pipefail", ""]
     lines += [RENDEZVOUS, *node_sizes(launch), HERE, ""]
     return joined([*lines, torchrun(launch, '"$HERE/train.py"', '"$@"')])

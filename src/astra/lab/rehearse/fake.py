@@ -158,9 +158,7 @@ def same_storage(a: Any, b: Any) -> bool:
 def _balance_experts() -> None:
     """How many tokens go where depends on data: without any, every expert gets its share."""
     import numpy as np
-    from megatron.core.transformer.moe.token_dispatcher import (
-        MoEAlltoAllTokenDispatcher,
-    )
+    from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 
     plain = MoEAlltoAllTokenDispatcher.preprocess
 

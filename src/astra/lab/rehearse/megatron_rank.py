@@ -63,9 +63,7 @@ def build(case: Case) -> MegatronRank:
     """Join the fake job and build the rank, its wrapper and its optimizer."""
     import torch
     from megatron.core import parallel_state
-    from megatron.core.tensor_parallel.random import (
-        model_parallel_cuda_manual_seed,
-    )
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
     strategy = case.strategy
     fabric.join(case.rank, strategy.gpus)
@@ -117,9 +115,7 @@ def _chunk(case: Case, config: Any, index: int) -> Any:
 
 
 def _mark_default_tensor_parallel(parameter: Any) -> None:
-    from megatron.core.tensor_parallel.layers import (
-        set_defaults_if_not_set_tensor_model_parallel_attributes,
-    )
+    from megatron.core.tensor_parallel.layers import set_defaults_if_not_set_tensor_model_parallel_attributes
 
     set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
 
@@ -256,12 +252,8 @@ def tear_down() -> None:
 
     import torch
     from megatron.core import parallel_state
-    from megatron.core.models.common.embeddings.rotary_pos_embedding import (
-        RotaryEmbedding,
-    )
-    from megatron.core.transformer.moe.moe_logging import (
-        destroy_moe_metrics_tracker,
-    )
+    from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+    from megatron.core.transformer.moe.moe_logging import destroy_moe_metrics_tracker
 
     with contextlib.suppress(Exception):
         RotaryEmbedding.forward.cache_clear()
