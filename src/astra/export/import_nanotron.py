@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, section
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, known_settings, section
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 
-_READ: Final = frozenset(("dp", "tp", "pp", "pp_engine", "tp_mode", "recompute_layer", "expert_parallel_size",
-                          "context_parallel_size", "tp_linear_async_communication"))  # fmt: skip
 _FAMILIES: Final = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
 
 
@@ -36,7 +34,11 @@ def read_nanotron(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaun
         want = f"{strategy.gpus}: dp*tp*pp of the file"
         raise InputError("gpus", asked.gpus, want=want, fix="The file says the degrees; change dp in it.")
     asynchronous = mesh.values.get("tp_linear_async_communication") is True and strategy.sp
-    others = [f"parallelism.{key}" for key, value in mesh.values.items() if key not in _READ and value]
+    others = [
+        f"parallelism.{key}"
+        for key, value in mesh.values.items()
+        if key not in known_settings("nanotron").read and value
+    ]
     remarks = ["parallelism.tp_linear_async_communication"] * asynchronous
     model = _model(section(record, "model", asked.name), asked.name, remarks)
     return ImportedLaunch(

@@ -8,35 +8,9 @@ from typing import Any, Final
 
 from astra.errors import InputError
 from astra.export.import_megatron import from_words
-from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, section
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, known_settings, section
 
-# Whole numbers, and the flags that mean the same: most by the same words.
-_NUMBERS: Final = {
-    **{name: name.replace("_", "-") for name in (
-        "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-        "expert_model_parallel_size", "micro_batch_size", "global_batch_size", "max_position_embeddings", "num_layers",
-        "hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels", "moe_router_topk",
-    )},
-    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank", "encoder_seq_length": "seq-length",
-    "num_moe_experts": "num-experts", "override_vocab_size": "vocab-size",
-}  # fmt: skip
-_SWITCHES: Final = {
-    "sequence_parallel": "--sequence-parallel",
-    "ub_tp_comm_overlap": "--tp-comm-overlap",
-    "fp8_params": "--fp8-param-gather",
-    "qkv_bias": "--add-qkv-bias",
-    "layernorm_zero_centered_gamma": "--apply-layernorm-1p",
-}
 _SHARDED: Final = ("distributed_fused_adam", "mcore_distributed_optim")
-_READ: Final = frozenset((*_NUMBERS, *_SWITCHES, "num_query_groups", "activation", "normalization", "bias", "optim",
-                          "share_embeddings_and_output_weights", "position_embedding_type", "rotary_percentage", "fp8",
-                          "activations_checkpoint_granularity", "activations_checkpoint_method", "fp8_hybrid",
-                          "fp8_e4m3", "activations_checkpoint_num_layers", "overlap_p2p_comm", "batch_p2p_comm",
-                          "rotary_base", "fsdp", "peft", "data", "max_seq_length",
-                          "gradient_as_bucket_view"))  # fmt: skip
-_COSTLY: Final = re.compile(
-    r"cpu_offloading$|window|moe_|partial_activation|layers_per_pipeline|rampup|quant|customization"
-)
 _SAME: Final = re.compile(r"\$\{\.(\w+)\}")
 _TIMES: Final = re.compile(r"\$\{multiply:\s*([0-9]{1,4})\s*,\s*\$\{[\w.]*?(\w+)\}\s*\}")
 
@@ -59,7 +33,7 @@ def read_nemo(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     words += _optimizer(section(model.values, "optim", asked.name).values)
     words += ["--fp16"] if str(trainer.values.get("precision", "bf16")) in ("16", "16-mixed", "fp16") else ["--bf16"]
     found = from_words(words, {}, asked._replace(gpus=asked.gpus or _gpus(trainer)))
-    costly = [f"model.{key}" for key in settings if key not in _READ and _COSTLY.search(key) and settings[key]]
+    costly = [f"model.{key}" for key in known_settings("nemo").unread(settings) if settings.get(key)]
     if settings.get("overlap_p2p_comm") is False and found.strategy.vp > 1:
         from msgspec.structs import replace  # noqa: PLC0415
 
@@ -78,7 +52,7 @@ def _settled(model: Mapping[str, Any], name: str) -> dict[str, Any]:
         found.setdefault(key, data.get(key))
     if "max_seq_length" in data and "${" in str(found.get("encoder_seq_length", "${")):
         found["encoder_seq_length"] = data["max_seq_length"]
-    for key in _NUMBERS:
+    for key in known_settings("nemo").words["numbers"]:
         other = _SAME.fullmatch(str(found.get(key)))
         if other is not None and isinstance(found.get(other.group(1)), int):
             found[key] = found[other.group(1)]
@@ -90,15 +64,16 @@ def _settled(model: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _flags(model: Mapping[str, Any], name: str) -> list[str]:
     words: list[str] = []
-    for key, flag in _NUMBERS.items():
+    known = known_settings("nemo").words
+    for key, flag in known["numbers"].items():
         value = model.get(key)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
             fix = "A value from another file is not known here: write it out."
             raise InputError(f"{name}: model.{key}", value, want="a whole number", fix=fix)
-        words += [f"--{flag}", str(value)]
-    words += [flag for key, flag in _SWITCHES.items() if model.get(key) is True]
+        words += [flag, str(value)]
+    words += [flag for key, flag in known["switches"].items() if model.get(key) is True]
     groups = model.get("num_query_groups")
     if isinstance(groups, int):
         words += ["--group-query-attention", "--num-query-groups", str(groups)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,20 +10,8 @@ from msgspec.structs import replace
 from astra.errors import InputError
 from astra.export.import_megatron import from_words
 from astra.export.import_sharding import zero_sharding
-from astra.export.imported import ImportAsked, ImportedLaunch, Numbers
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, known_settings
 
-_FLAGS: Final = {
-    "pipe_parallel_size": "pipeline-model-parallel-size", "model_parallel_size": "tensor-model-parallel-size",
-    "train_micro_batch_size_per_gpu": "micro-batch-size", "num_layers": "num-layers", "hidden_size": "hidden-size",
-    "num_attention_heads": "num-attention-heads", "seq_length": "seq-length", "train_batch_size": "global-batch-size",
-    "max_position_embeddings": "max-position-embeddings", "intermediate_size": "ffn-hidden-size",
-}  # fmt: skip
-_READ: Final = frozenset((*_FLAGS, "zero_optimization", "gradient_accumulation_steps", "fp16", "precision", "bf16",
-                          "checkpoint_activations", "attention_config", "num_kv_heads", "norm", "pos_emb", "optimizer",
-                          "no_weight_tying", "activation", "mlp_type", "rotary_pct", "data_types"))  # fmt: skip
-_COSTLY: Final = re.compile(
-    r"moe|expert|mamba|gmlp|parallel|transformer_engine|te_|offload|partition|fp8|lora|gpt_j_residual|gradient_acc"
-)
 _GATED: Final = ("swiglu", "geglu", "reglu", "bilinear", "glu")
 
 
@@ -42,9 +29,9 @@ def read_neox(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     pp, tp = (top.whole(key, 1) or 1 for key in ("pipe_parallel_size", "model_parallel_size"))
     words = ["gpt-neox.py", "--deepspeed", "--zero-stage", str(fields["zero"])]
     degrees = {"pipe_parallel_size": pp, "model_parallel_size": tp}
-    for key, flag in _FLAGS.items():
+    for key, flag in known_settings("neox").words["numbers"].items():
         if isinstance(degrees.get(key, flat.get(key)), int):
-            words += [f"--{flag}", str(degrees.get(key, top.whole(key, 1)))]
+            words += [flag, str(degrees.get(key, top.whole(key, 1)))]
     words += ["--deepspeed-activation-checkpointing"] * bool(flat.get("checkpoint_activations"))
     words += _shape(flat)
     world = asked.count()
@@ -56,7 +43,7 @@ def read_neox(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     fused = "flash" in str(flat.get("attention_config"))
     grads = "fp32" if fields["grads"] == "fp32" else found.strategy.grads
     strategy = replace(found.strategy, flash=fused, overlap=fields["overlap"], offload=fields["offload"], grads=grads)
-    costly = [key for key in flat if key not in _READ and _COSTLY.search(key) and flat[key] not in (False, 0, 1, None)]
+    costly = [key for key in known_settings("neox").unread(flat) if flat[key] not in (False, 0, 1, None)]
     costly += ["gpt_j_residual"] if flat.get("gpt_j_residual") is True else []
     gated = _is_gated(flat)
     remarks += ["a gated MLP, whose width is not said: name the model"] * gated

@@ -13,7 +13,7 @@ from astra.export.import_bridge import LINE, read_words
 from astra.export.import_megatron import from_words, shape_flags, split, world_of
 from astra.export.import_nemo import read_nemo
 from astra.export.import_sharding import json_record
-from astra.export.import_trainer import BATCH_KEYS, from_flags, read_trainer
+from astra.export.import_trainer import from_flags, read_trainer
 from astra.export.imported import Arguments, ImportAsked, ImportedLaunch
 from astra.export.yaml_reading import parse_yaml
 
@@ -25,7 +25,7 @@ _OTHER_PROGRAM: Final = re.compile(
 _LISTS: Final = re.compile(r"data|path|file|prefix|host|blend")  # flags of as many values as one likes
 # Flags that a command line of a training job has.
 _TRAINS: Final = frozenset(("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size"))
-_PER_DEVICE: Final = frozenset(f"--{key}" for key in BATCH_KEYS) - {"--micro_batch_size"}
+_PER_DEVICE: Final = frozenset(("--per_device_train_batch_size", "--per_gpu_train_batch_size"))
 _CONFIGURED: Final = re.compile(r"[\w./${}-]+\.(?:ya?ml|toml)")
 _STARTS: Final = re.compile(
     r"(?:^|/)(?:llamafactory-cli|axolotl|accelerate|run_train\.py|torchtitan\S*|flagscale|nemo)$"

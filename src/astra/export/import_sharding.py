@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, section
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, known_settings, section
 from astra.files import parse_json
 from astra.spec.strategy import Strategy
 
@@ -92,13 +92,6 @@ def _device(zero: Mapping[str, Any], key: str, name: str) -> bool:
     return section(zero, key, name).values.get("device", "none") not in ("none", None)
 
 
-_ACCELERATE_READ: Final = frozenset(
-    ("compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "mixed_precision",
-     "main_training_function", "use_cpu", "rdzv_backend", "same_network", "fsdp_config", "parallelism_config",
-     "deepspeed_config", "main_process_ip", "main_process_port", "debug", "downcast_bf16", "enable_cpu_affinity",
-     "tpu_env", "tpu_use_cluster", "tpu_use_sudo", "gradient_accumulation_steps", "gpu_ids", "dynamo_config",
-     "fp8_config")
-)  # fmt: skip
 _OLD_STRATEGIES: Final = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0,
                           "HYBRID_SHARD": 3, "4": 3, "HYBRID_SHARD_ZERO2": 2, "5": 2}  # fmt: skip
 _MESH: Final = ("tp", "cp", "sp", "dp_shard", "dp_replicate")
@@ -127,7 +120,7 @@ def read_accelerate(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLa
         gpus=strategy.gpus,
         precision=precision_of(record, name),
         ignored=("the size of a micro-batch is the script's, taken as 1", *remarks),
-        unknown=tuple(str(key) for key in record if key not in _ACCELERATE_READ),
+        unknown=tuple(str(key) for key in record if key not in known_settings("accelerate").read),
     )
 
 

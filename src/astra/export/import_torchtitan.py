@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from astra.catalog import runtimes
 from astra.errors import InputError
-from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, plain_value, section
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, known_settings, plain_value, section
 from astra.export.torchtitan import SCHEDULES
 from astra.spec.strategy import Strategy
 
@@ -28,7 +28,7 @@ def read_titan(sections: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunc
     if not {"parallelism", "training"} & set(sections):
         want = "a torchtitan configuration, with sections training and parallelism"
         raise InputError(name, None, want=want, fix="It has neither.")
-    sections = _today(sections, name)
+    sections, known = _today(sections, name), known_settings("torchtitan").read
     read, training = section(sections, "parallelism", name), section(sections, "training", name)
     model = section(sections, "model", name).values
     tp, pp = read.count("tensor_parallel_degree"), read.count("pipeline_parallel_degree")
@@ -66,22 +66,14 @@ def read_titan(sections: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunc
             *(["enable_async_tensor_parallel"] if read.values.get("enable_async_tensor_parallel") else []),
             *(["training.enable_cpu_offload"] if training.values.get("enable_cpu_offload") else []),
         ),
-        unknown=tuple(f"parallelism.{key}" for key, value in read.values.items() if key not in _READ and value),
+        unknown=tuple(f"parallelism.{key}" for key, value in read.values.items() if key not in known and value),
     )
-
-
-_READ: Final = frozenset(
-    ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree", "expert_parallel_degree",
-     "expert_tensor_parallel_degree", "pipeline_parallel_microbatch_size", "module_fqns_per_model_part",
-     "pipeline_parallel_schedule", "enable_sequence_parallel", "enable_async_tensor_parallel",
-     "data_parallel_replicate_degree", "data_parallel_shard_degree", "fsdp_reshard_after_forward", "spmd_backend")
-)  # fmt: skip
 
 
 def _today(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Sections as they are named now: versions of 2024 had degrees under training and experimental."""
     old = {**section(sections, "experimental", name).values, **section(sections, "training", name).values}
-    moved = {key: value for key, value in old.items() if key in _READ}
+    moved = {key: value for key, value in old.items() if key in known_settings("torchtitan").read}
     if "data_parallel_degree" in old:
         moved["data_parallel_shard_degree"] = old["data_parallel_degree"]
     return {**sections, "parallelism": {**moved, **section(sections, "parallelism", name).values}}

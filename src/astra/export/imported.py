@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from astra.errors import InputError
-from astra.files import read_text
+from astra.files import load_toml, own_text, read_text
 from astra.spec.mixed import MixedStrategy
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
@@ -88,6 +89,26 @@ class ImportAsked(NamedTuple):
 
 
 _MOST_LISTED: Final = 24
+
+
+class KnownSettings(NamedTuple):
+    """What is known of a framework's settings (``data/settings.toml``)."""
+
+    words: Mapping[str, Any]  # the table
+    read: frozenset[str]
+    costly: re.Pattern[str]  # of what is not read
+
+    def unread(self, settings: Iterable[object]) -> list[str]:
+        """Settings that nobody reads and that decide speed or memory."""
+        return [key for key in map(str, settings) if key not in self.read and self.costly.search(key)]
+
+
+@cache
+def known_settings(framework: str) -> KnownSettings:
+    """The table of a framework; all but what decides speed is read."""
+    words = load_toml(own_text(__file__, "settings.toml").encode())[framework]
+    read = {key for name, part in words.items() if name not in ("costly", "degrees") for key in part}
+    return KnownSettings(words, frozenset(read), re.compile("|".join(words.get("costly", ()))))
 
 
 class Numbers:

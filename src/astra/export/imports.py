@@ -20,8 +20,8 @@ from astra.export.import_script import read_script
 from astra.export.import_sharding import KEYS as DEEPSPEED_KEYS
 from astra.export.import_sharding import read_accelerate, read_deepspeed
 from astra.export.import_torchtitan import read_python, read_titan
-from astra.export.import_trainer import BATCH_KEYS, MODEL_KEYS, SEQ_KEYS, read_call, read_trainer
-from astra.export.imported import ImportAsked, ImportedLaunch
+from astra.export.import_trainer import read_call, read_trainer
+from astra.export.imported import ImportAsked, ImportedLaunch, known_settings
 from astra.export.yaml_reading import parse_documents
 from astra.files import parse_json, parse_toml, read_text
 from astra.spec.kinds import path_text, whole
@@ -45,6 +45,10 @@ def read_config(record: object, asked: ImportAsked) -> ImportedLaunch:
     raise InputError(asked.name, None, want=_WANT, fix="None of their keys was found.")
 
 
+def _trainer(*groups: str) -> set[str]:
+    return {key for group in groups for key in known_settings("trainer").words[group]}
+
+
 _Known = Callable[[set[str], Mapping[str, Any]], bool]
 _KINDS: Final[tuple[tuple[_Known, Callable[[Mapping[str, Any], ImportAsked], ImportedLaunch]], ...]] = (
     (lambda keys, _: "distributed_type" in keys, read_accelerate),
@@ -61,7 +65,7 @@ _KINDS: Final[tuple[tuple[_Known, Callable[[Mapping[str, Any], ImportAsked], Imp
         read_neox,
     ),
     (
-        lambda keys, record: any(key in record for key in MODEL_KEYS) and bool(keys & {*BATCH_KEYS, *SEQ_KEYS}),
+        lambda keys, record: any(key in record for key in _trainer("model")) and bool(keys & _trainer("batch", "seq")),
         read_trainer,
     ),
     (lambda keys, _: "per_device_train_batch_size" in keys, read_trainer),
