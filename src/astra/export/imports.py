@@ -15,13 +15,13 @@ from astra.export.import_flagscale import read_flagscale, read_model_args
 from astra.export.import_nanotron import read_nanotron
 from astra.export.import_nemo import is_nemo, read_nemo
 from astra.export.import_neox import read_neox
-from astra.export.import_pytorch import read_constants
 from astra.export.import_script import read_script
 from astra.export.import_sharding import KEYS as DEEPSPEED_KEYS
 from astra.export.import_sharding import read_accelerate, read_deepspeed
 from astra.export.import_torchtitan import read_python, read_titan
 from astra.export.import_trainer import read_call, read_trainer
 from astra.export.imported import ImportAsked, ImportedLaunch, known_settings
+from astra.export.pytorch import read_constants
 from astra.export.yaml_reading import parse_documents
 from astra.files import parse_json, parse_toml, read_text
 from astra.spec.kinds import path_text, whole

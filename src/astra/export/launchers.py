@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any, Final
 
 from astra.catalog import runtimes
@@ -12,51 +13,19 @@ from astra.export.megatron import MEGATRON
 from astra.export.pytorch import PYTORCH
 from astra.export.quoting import comment, directive, file_name, markdown, shell, yaml
 from astra.export.torchtitan import TORCHTITAN
+from astra.files import load_toml
 
 FRAMEWORKS: Final = by_name(MEGATRON, TORCHTITAN, PYTORCH, DEEPSPEED)
 DAYS_LIMIT: Final = "7-00:00:00"
-SKYPILOT_CLOUDS: Final = {
-    "AWS": "aws", "GCP": "gcp", "Azure": "azure", "OCI": "oci", "Lambda": "lambda", "RunPod": "runpod",
-    "Nebius": "nebius",
-}  # fmt: skip
-# What SkyPilot 0.14 does not do on a cloud, by its own tables of features.
-SKYPILOT_LACKS: Final = {
-    "azure": {"network tiers"}, "lambda": {"network tiers", "spot machines"}, "oci": {"container images"},
-    "runpod": {"network tiers", "several machines"},
-}  # fmt: skip
-NEBIUS_TIERS: Final = ("H100:8", "H200:8", "B200:8", "B300:8")  # what it joins by InfiniBand there
-# SkyPilot's names of GPUs, by the longest beginning of ours.
-SKYPILOT_GPUS: Final = {
-    "A100-SXM4-80GB": "A100-80GB", "A100-PCIe-80GB": "A100-80GB", "A100": "A100", "A10G": "A10G", "A10": "A10",
-    "H100": "H100", "H200": "H200", "GH200": "GH200", "B200": "B200", "B300": "B300", "GB200": "GB200",
-    "GB300": "GB300", "L40S": "L40S", "L4": "L4", "T4": "T4", "V100-SXM2-32GB": "V100-32GB", "V100": "V100",
-    "MI300X": "MI300X", "RTX4090": "RTX4090", "RTX3090": "RTX3090", "RTX5090": "RTX5090",
-}  # fmt: skip
-
-
-# The networks of catalog nodes that NCCL reads and writes directly.
-RDMA: Final = {"infiniband": "rdma/ib", "roce": "rdma/roce", "efa": "vpc.amazonaws.com/efa"}
 _REGION: Final = re.compile(r"[a-z]{2,}[a-z0-9-]*[0-9][a-z]?")  # one region, as clouds name them
 
 
-# What a bare machine or image lacks, in the verified versions.
-CHECKOUT: Final = "git clone --depth 1 --branch core_v0.19.0 https://github.com/NVIDIA/Megatron-LM"
-SETUP: Final = {
-    # The image has torch and TransformerEngine.
-    "megatron": f"[ -d Megatron-LM ] || {CHECKOUT}\npip install --no-deps megatron-core==0.19.2\n",
-    "torchtitan": "pip install torchtitan==0.3.0 torch==2.14.1 torchao==0.18.0\n",
-    "pytorch": "pip install torch==2.13.0\n",
-    "deepspeed": "pip install deepspeed==0.19.8 transformers==5.12.1 peft==0.21.2 datasets\n",
-}
-# Megatron-LM's own installation guide names the first; the others are their projects' images.
-IMAGE: Final = {
-    "megatron": "nvcr.io/nvidia/pytorch:26.01-py3",
-    "torchtitan": "pytorch/pytorch:latest",
-    "pytorch": "pytorch/pytorch:latest",
-    "deepspeed": "deepspeed/deepspeed:latest",
-}
-# What only the user knows and the script cannot do without.
-NEEDED: Final = {"deepspeed": {"MODEL": "/models/mine"}}
+@cache
+def known() -> dict[str, Any]:
+    """What launchers and images have (``data/launchers.toml``)."""
+    found = load_toml(template("launchers.toml").encode())
+    found["setup"] = {name: text.replace("@CHECKOUT", found["checkout"]) for name, text in found["setup"].items()}
+    return found
 
 
 def framework(launch: Launch) -> Exporter:
@@ -177,7 +146,7 @@ SKYPILOT: Final = Exporter(
         Limit(
             "cluster",
             "SkyPilot has no several machines, spot machines or images on this cloud, and the plan takes one of them",
-            lambda it: bool(_lacking(it, SKYPILOT_CLOUDS.get(it.pool.node.provider))),
+            lambda it: bool(_lacking(it, known()["skypilot"]["clouds"].get(it.pool.node.provider))),
         ),
     ),
     starts=framework,
@@ -196,8 +165,9 @@ def _billed(launch: Launch) -> str:
 def sky_gpu(launch: Launch) -> str | None:
     """SkyPilot's name of the GPU."""
     name = launch.pool.device.name
-    fitting = [ours for ours in SKYPILOT_GPUS if name == ours or name.startswith(f"{ours}-")]
-    return SKYPILOT_GPUS[max(fitting, key=len)] if fitting else None
+    gpus: dict[str, str] = known()["skypilot"]["gpus"]
+    fitting = [ours for ours in gpus if name == ours or name.startswith(f"{ours}-")]
+    return gpus[max(fitting, key=len)] if fitting else None
 
 
 def _lacking(launch: Launch, cloud: str | None) -> set[str]:
@@ -205,12 +175,18 @@ def _lacking(launch: Launch, cloud: str | None) -> set[str]:
     needs = {"several machines"} if launch.nodes > 1 else set()
     needs |= {"spot machines"} if launch.figures.market == "spot" else set()
     needs |= {"container images"} if framework(launch).name == "megatron" else set()
-    return needs & SKYPILOT_LACKS.get(cloud or "", set())
+    return needs & _lacks(cloud)
+
+
+def _lacks(cloud: str | None) -> set[str]:
+    return set(known()["skypilot"]["lacks"].get(cloud, ()))
 
 
 def _cloud(launch: Launch) -> str | None:
     """The cloud of the nodes; else that of the bill, where the job can run on it."""
-    node, billed = (SKYPILOT_CLOUDS.get(name) for name in (launch.pool.node.provider, launch.figures.provider))
+    node, billed = (
+        known()["skypilot"]["clouds"].get(name) for name in (launch.pool.node.provider, launch.figures.provider)
+    )
     return node or (None if _lacking(launch, billed) else billed)
 
 
@@ -220,18 +196,19 @@ def task(launch: Launch) -> dict[str, Any]:
     gpus = f"{sky_gpu(launch)}:{launch.gpus_per_node}"
     resources: dict[str, Any] = {"accelerators": gpus}
     cloud = _cloud(launch)
-    lacks = (
-        {"network tiers"} if cloud == "nebius" and gpus not in NEBIUS_TIERS else SKYPILOT_LACKS.get(cloud or "", set())
-    )
+    plain = cloud == "nebius" and gpus not in known()["skypilot"]["infiniband_nebius"]
+    lacks = {"network tiers"} if plain else _lacks(cloud)
     if cloud is not None:
-        one = _REGION.fullmatch(launch.figures.region) and cloud == SKYPILOT_CLOUDS.get(launch.figures.provider)
+        one = _REGION.fullmatch(launch.figures.region) and cloud == known()["skypilot"]["clouds"].get(
+            launch.figures.provider
+        )
         resources["infra"] = f"{cloud}/{launch.figures.region}" if one else cloud
     if cloud in ("aws", "gcp") and node.name.startswith(f"{cloud}-"):
         resources["instance_type"] = node.name.removeprefix(f"{cloud}-")
     resources |= {} if "network tiers" in lacks else {"network_tier": "best"}
     resources["use_spot"] = launch.figures.market == "spot"
     if "container images" not in lacks:
-        resources["image_id"] = f"docker:{IMAGE[framework(launch).name]}"
+        resources["image_id"] = f"docker:{known()['image'][framework(launch).name]}"
     run = (
         'HEAD=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\n'
         'export MASTER_ADDR="$HEAD" MASTER_PORT=29500 NODE_RANK="$SKYPILOT_NODE_RANK"\n'
@@ -242,9 +219,9 @@ def task(launch: Launch) -> dict[str, Any]:
         "num_nodes": launch.nodes,
         "workdir": ".",
         "resources": resources,
-        "setup": f"set -e\n{SETUP[framework(launch).name]}",
+        "setup": f"set -e\n{known()['setup'][framework(launch).name]}",
         "run": run,
-        **({"envs": NEEDED[framework(launch).name]} if framework(launch).name in NEEDED else {}),
+        **({"envs": needed} if (needed := known()["needed"][framework(launch).name]) else {}),
     }
 
 
@@ -285,9 +262,9 @@ def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:
     lines += ['export NODE_RANK="${PET_NODE_RANK:-0}" MASTER_ADDR="${PET_MASTER_ADDR:-localhost}"']
     lines += ['export MASTER_PORT="${PET_MASTER_PORT:-29500}"']
     if framework(launch).name == "megatron":
-        lines += [f'[ -n "${{MEGATRON_DIR:-}}" ] || [ -d Megatron-LM ] || {CHECKOUT}']
+        lines += [f'[ -n "${{MEGATRON_DIR:-}}" ] || [ -d Megatron-LM ] || {known()["checkout"]}']
     lines += ["exec bash launch.sh"]
-    needed = NEEDED.get(framework(launch).name, {})
+    needed = known()["needed"][framework(launch).name]
     gpu = "nvidia.com/gpu" if launch.pool.device.vendor == "NVIDIA" else "amd.com/gpu"
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -296,7 +273,7 @@ def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:
         "spec": {
             "runtimeRef": {"name": "torch-distributed"},
             "trainer": {
-                "image": IMAGE[framework(launch).name],
+                "image": known()["image"][framework(launch).name],
                 "command": ["bash", "-c"],
                 "args": [joined(lines).replace("$(", "$$(")],
                 **({"env": [{"name": name, "value": value} for name, value in needed.items()]} if needed else {}),
@@ -312,7 +289,8 @@ def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:
 def rdma(launch: Launch) -> dict[str, str]:
     """The network's devices as resources of Kubernetes, under the names of their usual device plugins."""
     kind = launch.pool.node.links[-1].kind
-    return {RDMA[kind]: "1"} if launch.nodes > 1 and kind in RDMA else {}
+    names = known()["rdma"]
+    return {names[kind]: "1"} if launch.nodes > 1 and kind in names else {}
 
 
 def _pod(fabric: dict[str, str]) -> dict[str, Any]:
