@@ -24,7 +24,7 @@ from grid import MODELS, OTHERS  # noqa: E402
 from msgspec.structs import replace  # noqa: E402
 
 from astra.lab.profile.gpu import ClockWatch, describe_gpu  # noqa: E402
-from astra.lab.profile.store import Store  # noqa: E402
+from astra.lab.profile.plan import Store  # noqa: E402
 from astra.lab.rehearse import fsdp_rank, titan_rank, torch_run, transformers_rank  # noqa: E402
 from astra.lab.rehearse.case import Case  # noqa: E402
 from astra.spec.model import ModelSpec, MoE  # noqa: E402

@@ -104,7 +104,7 @@ def _mlp_class() -> Any:
 def _experts_class() -> Any:
     import torch
 
-    from astra.lab.rehearse.modules import grouped_mm
+    from astra.lab.rehearse.megatron_config import grouped_mm
 
     product = grouped_mm()
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
-from astra.lab.profile.timing import gpu_seconds, own_stream
+from astra.lab.profile.ops import gpu_seconds, own_stream
 
 FILL_KINDS: Final = ("copy", "normal", "spread")
 _SPREAD: Final = 64  # copies of one shard, when the cost of spreading is measured

@@ -18,10 +18,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from astra.lab.rehearse import fabric, megatron_rank, modules, stand_ins
-from astra.lab.rehearse.case import Case, read_cases
+from astra.lab.rehearse import fabric, layers, measure, megatron_rank, stand_ins
+from astra.lab.rehearse.case import Case, as_row, read_cases, refused
 from astra.lab.rehearse.cpu import fused, pretend_gpu, redirect, without_random_states
-from astra.lab.rehearse.rows import as_row, refused
 
 _GRAIN_BYTES: Final = 512  # torch's allocator rounds up to this
 
@@ -128,7 +127,7 @@ def load() -> None:
     torch.compile = fused(COUNTER.only_results)
     megatron_rank.load_runtime()
     without_random_states()
-    modules.sdpa_attention = _attention
+    layers.attend = stand_ins.attend
     torch.nn.functional.rms_norm = stand_ins.rms_norm
     _balance_experts()
     _real_meshes()
@@ -180,38 +179,16 @@ def _balance_experts() -> None:
     MoEAlltoAllTokenDispatcher.preprocess = balanced
 
 
-@functools.cache
-def _attention(kernel: str) -> Any:
-    """Core attention for the layer spec."""
-    import torch
-
-    class FusedAttention(torch.nn.Module):
-        """Takes [s, b, heads, head dim], gives [s, b, hidden]."""
-
-        def __init__(self, config: Any, **_: Any) -> None:
-            super().__init__()
-            self.config = config
-
-        def forward(self, query: Any, key: Any, value: Any, attention_mask: Any = None, **_: Any) -> Any:
-            q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-            out = stand_ins.attend(kernel, q, k, v)
-            return out.permute(2, 0, 1, 3).reshape(query.shape[0], query.shape[1], -1)
-
-    return FusedAttention
-
-
 def rehearse_memory(case: Case) -> dict[str, Any]:
     """Build the rank and take it through two steps; the second shows the peak."""
     from torch._subclasses.fake_tensor import FakeTensorMode
-
-    from astra.lab.rehearse.measure import buffer_bytes
 
     row = as_row(case)
     began = time.perf_counter()
     with FakeTensorMode(allow_non_fake_inputs=True), redirect(), COUNTER.mode():
         COUNTER.reset()
         rank = megatron_rank.build(case)
-        row.update(params=rank.params, built_bytes=COUNTER.live_bytes, **buffer_bytes(rank))
+        row.update(params=rank.params, built_bytes=COUNTER.live_bytes, **measure.buffer_bytes(rank))
         _step(rank)
         state = _adam_state(rank)
         row["static_bytes"] = COUNTER.live_bytes
@@ -245,30 +222,7 @@ def _adam_state(rank: Any) -> list[Any]:
 
 def _step(rank: Any) -> None:
     """One step as far as memory is concerned: the optimizer's own work is never the peak (docs/rehearsal.md)."""
-    import torch
-    from megatron.core.pipeline_parallel import schedules
-
-    case, strategy = rank.case, rank.case.strategy
-    size = (strategy.mbs, case.seq)
-    tokens, labels = (torch.zeros(size, dtype=torch.int64) for _ in range(2))
-    positions = torch.zeros(size, dtype=torch.int64)
-
-    def loss(output: Any) -> Any:
-        value = output.float().mean()
-        return value, {"lm loss": value.detach()}
-
-    for chunk in rank.chunks:
-        chunk.zero_grad_buffer()
-    rank.optimizer.zero_grad()
-    schedules.get_forward_backward_func()(
-        forward_step_func=lambda _, model: (model(tokens, positions, None, labels=labels), loss),
-        data_iterator=[None] * strategy.vp,
-        model=rank.chunks,
-        num_microbatches=case.num_microbatches,
-        seq_length=case.seq,
-        micro_batch_size=strategy.mbs,
-        forward_only=False,
-    )
+    measure.train(rank, measure.feed_of(rank.case, "cpu"), measure.Quiet())
 
 
 def _one(case: Case) -> dict[str, Any]:

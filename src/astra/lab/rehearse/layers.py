@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from astra.lab.rehearse import fabric
-from astra.lab.rehearse.case import Case
-from astra.lab.rehearse.megatron_rank import padded_vocab
+from astra.lab.rehearse.case import Case, padded_vocab
 from astra.spec.model import ModelSpec
 
 _EPS: Final = 1e-5

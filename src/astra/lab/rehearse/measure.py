@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from astra.lab.profile.gpu import ClockWatch, kernels_of
 from astra.lab.rehearse import megatron_rank
-from astra.lab.rehearse.case import Case
+from astra.lab.rehearse.case import Case, as_row
 from astra.lab.rehearse.fabric import FABRIC, fill_seconds
 from astra.lab.rehearse.megatron_rank import MegatronRank
-from astra.lab.rehearse.rows import as_row
 
 Costs = dict[str, tuple[float, float]]
 _LEAST_S: Final = 0.35  # repeat short steps for as long as this
@@ -84,27 +83,39 @@ class MemoryClock(Clock):
                 self.after[phase] = max(self.after.get(phase, 0), self.torch.cuda.memory_allocated())
 
 
+class Quiet:
+    """Where nothing takes time and nothing is read."""
+
+    @contextlib.contextmanager
+    def span(self, phase: str) -> Iterator[None]:
+        """Nothing."""
+        yield
+
+
 def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | None = None) -> dict[str, Any]:
-    """Build, warm up, measure and tear down; running out of memory is a result, not an error."""
+    """Build, warm up, measure and tear down a rank of megatron-core."""
+    return measured(case, megatron_rank.tear_down, lambda row: _measure(case, costs, steps, row, watch))
+
+
+def measured(case: Case, clear: Callable[[], None], measure: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """The row of a case on the GPU here; running out of memory is a result, not an error."""
     import torch
 
-    row = as_row(case)
-    megatron_rank.tear_down()  # what a case that failed may have left
+    row = {**as_row(case), "oom": False, "reached": "build"}
+    clear()  # what a case that failed may have left
     torch.cuda.reset_peak_memory_stats()
+    before, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    row.update(before_bytes=before, reserved_before_bytes=reserved)
+    row["retries_before"] = torch.cuda.memory_stats().get("num_alloc_retries", 0)
     began = time.perf_counter()
-    before = torch.cuda.memory_allocated()
-    reserved_before = torch.cuda.memory_reserved()
-    retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
-    row.update(oom=False, reached="build", before_bytes=before, reserved_before_bytes=reserved_before)
-    row["retries_before"] = retries
     try:
-        _measure(case, costs, steps, row, watch)
+        measure(row)
         row["reached"] = "end"
     except torch.cuda.OutOfMemoryError:
         row["oom"] = row["reached"] != "kernel count"
         row["allocated_at_oom_bytes"] = torch.cuda.max_memory_allocated()
     finally:
-        megatron_rank.tear_down()
+        clear()
     row["wall_s"] = round(time.perf_counter() - began, 3)
     return net_of_before(row)
 
@@ -134,7 +145,7 @@ def _measure_rank(rank: MegatronRank, costs: Costs, steps: int, row: dict[str, A
     torch.cuda.synchronize()
     row.update(params=rank.params, built_bytes=torch.cuda.memory_allocated(), **buffer_bytes(rank))
     row["experts_kernel"] = _experts_kernel(case)
-    feed = _feed(case, torch)
+    feed = feed_of(case, "cuda")
     row["reached"] = "warm-up"
     _step(rank, feed, Clock(torch))
     torch.cuda.synchronize()
@@ -162,25 +173,9 @@ def _measure_rank(rank: MegatronRank, costs: Costs, steps: int, row: dict[str, A
 def _step(rank: MegatronRank, feed: Any, clock: Clock, row: dict[str, Any] | None = None) -> float | None:
     """One optimizer step as Megatron's train_step makes it; returns the gradient norm."""
     import torch
-    from megatron.core.pipeline_parallel import schedules
 
-    case, strategy = rank.case, rank.case.strategy
-    schedule = schedules.get_forward_backward_func()
     with clock.span("step"):
-        with clock.span("zero_grad"):
-            for chunk in rank.chunks:
-                chunk.zero_grad_buffer()
-            rank.optimizer.zero_grad()
-        with _timed(schedules, "forward_step", clock, "fwd"), _timed(schedules, "backward_step", clock, "bwd"):
-            losses = schedule(
-                forward_step_func=feed,
-                data_iterator=[None] * strategy.vp,
-                model=rank.chunks,
-                num_microbatches=case.num_microbatches,
-                seq_length=case.seq,
-                micro_batch_size=strategy.mbs,
-                forward_only=False,
-            )
+        losses = train(rank, feed, clock)
         if row is not None:
             peak = torch.cuda.max_memory_allocated()
             row["peak_train_bytes"] = max(row.get("peak_train_bytes", 0), peak)
@@ -196,8 +191,29 @@ def _step(rank: MegatronRank, feed: Any, clock: Clock, row: dict[str, Any] | Non
     return None if norm is None else float(norm)
 
 
+def train(rank: MegatronRank, feed: Any, clock: Clock | Quiet) -> Any:
+    """Forward and backward of all micro-batches, as Megatron's own schedule orders them; the losses."""
+    from megatron.core.pipeline_parallel import schedules
+
+    case, strategy = rank.case, rank.case.strategy
+    with clock.span("zero_grad"):
+        for chunk in rank.chunks:
+            chunk.zero_grad_buffer()
+        rank.optimizer.zero_grad()
+    with _timed(schedules, "forward_step", clock, "fwd"), _timed(schedules, "backward_step", clock, "bwd"):
+        return schedules.get_forward_backward_func()(
+            forward_step_func=feed,
+            data_iterator=[None] * strategy.vp,
+            model=rank.chunks,
+            num_microbatches=case.num_microbatches,
+            seq_length=case.seq,
+            micro_batch_size=strategy.mbs,
+            forward_only=False,
+        )
+
+
 @contextlib.contextmanager
-def _timed(module: Any, name: str, clock: Clock, phase: str) -> Iterator[None]:
+def _timed(module: Any, name: str, clock: Clock | Quiet, phase: str) -> Iterator[None]:
     """Time every call of a function of Megatron's schedule."""
     plain = getattr(module, name)
 
@@ -212,13 +228,13 @@ def _timed(module: Any, name: str, clock: Clock, phase: str) -> Iterator[None]:
         setattr(module, name, plain)
 
 
-def _feed(case: Case, torch: Any) -> Callable[..., Any]:
+def feed_of(case: Case, device: str) -> Callable[..., Any]:
     """Megatron's forward_step_func: tokens from the rank's own vocabulary shard, so that rows are finite."""
-    own = case.model.vocab // case.strategy.tp
-    size = (case.strategy.mbs, case.seq)
-    tokens = torch.randint(own, size, device="cuda")
-    labels = torch.randint(own, size, device="cuda")
-    positions = torch.arange(case.seq, device="cuda").unsqueeze(0).expand(size).contiguous()
+    import torch
+
+    own, size = case.model.vocab // case.strategy.tp, (case.strategy.mbs, case.seq)
+    tokens, labels = (torch.randint(own, size, device=device) for _ in range(2))
+    positions = torch.arange(case.seq, device=device).unsqueeze(0).expand(size).contiguous()
 
     def loss(output: Any) -> Any:
         value = output.float().mean()
@@ -231,7 +247,7 @@ def _feed(case: Case, torch: Any) -> Callable[..., Any]:
 
 
 def _experts_kernel(case: Case) -> str | None:
-    from astra.lab.rehearse.modules import grouped_mm
+    from astra.lab.rehearse.megatron_config import grouped_mm
 
     if not case.experts:
         return None

@@ -12,8 +12,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Final
 
-from astra.lab.rehearse import fabric, modules
-from astra.lab.rehearse.case import Case
+from astra.lab.rehearse import fabric, megatron_config
+from astra.lab.rehearse.case import Case, padded_vocab
 from astra.lab.rehearse.megatron_config import block_spec, transformer_config
 
 _COMPILE_LIMIT: Final = 256  # shapes differ from case to case; torch gives up compiling after 8 by default
@@ -50,13 +50,7 @@ def load_runtime() -> None:
             import megatron.core.pipeline_parallel.schedules  # noqa: F401
     finally:
         torch.compile = real_compile
-    modules.without_fp8()
-
-
-def padded_vocab(vocab: int, tp: int) -> int:
-    """Megatron pads the vocabulary to a multiple of 128 t."""
-    step = 128 * tp
-    return -(-vocab // step) * step
+    megatron_config.without_fp8()
 
 
 def build(case: Case) -> MegatronRank:
@@ -191,7 +185,7 @@ def _optimizer(case: Case, chunks: list[Any]) -> Any:
         use_distributed_optimizer=case.strategy.zero >= 1,
         overlap_param_gather=case.overlap_grad and case.strategy.zero >= 1,
     )
-    with modules.fused_adam():
+    with megatron_config.fused_adam():
         return get_megatron_optimizer(config, chunks, use_gloo_process_groups=False)
 
 
