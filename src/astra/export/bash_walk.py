@@ -10,9 +10,11 @@ from itertools import pairwise
 from typing import Final, cast
 
 from astra.errors import InputError
-from astra.export.bash import ShellPiece, Statement, Word, literal, opens_array, statements
-from astra.export.bash_blocks import (
+from astra.export.bash import (
     OPENING,
+    ShellPiece,
+    Statement,
+    Word,
     after_brace,
     arms,
     block_end,
@@ -20,6 +22,9 @@ from astra.export.bash_blocks import (
     cases,
     decide,
     function_name,
+    literal,
+    opens_array,
+    statements,
     without_first,
 )
 from astra.export.bash_values import Expander

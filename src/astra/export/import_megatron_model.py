@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -320,33 +321,31 @@ def pattern_shape(text: str, name: str = "pattern") -> tuple[int, int]:
 
 def _pattern(text: str, where: str) -> list[int]:
     """Sums and multiples of lists of 0 and 1, without evaluating anything."""
+    want = "a pattern such as ([0]*3+[1]*58)"
     if len(text) > 2000 or text.count("(") > 50 or set(text) - set("01[]()+*,23456789 "):
-        raise InputError(where, text, want="a pattern such as ([0]*3+[1]*58)")
-    tokens = re.findall(r"\[[01, ]*\]|[0-9]+|[()+*]", text)
-    flags, rest = _sum_of_lists(tokens, where, text)
-    if rest:
-        raise InputError(where, text, want="a pattern such as ([0]*3+[1]*58)")
-    return flags
+        raise InputError(where, text, want=want)
+    try:
+        return _listed(ast.parse(text.strip(), mode="eval").body)
+    except OverflowError:
+        raise InputError(where, None, want=f"a pattern of at most {_MOST_LAYERS:,} layers") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InputError(where, text, want=want) from None
 
 
-def _sum_of_lists(tokens: list[str], where: str, text: str) -> tuple[list[int], list[str]]:
-    total: list[int] = []
-    while True:
-        if tokens and tokens[0] == "(":
-            part, tokens = _sum_of_lists(tokens[1:], where, text)
-            tokens = tokens[1:]
-        elif tokens and tokens[0].startswith("["):
-            part, tokens = [int(flag) for flag in re.findall(r"[01]", tokens[0])], tokens[1:]
-        else:
-            raise InputError(where, text, want="a pattern such as ([0]*3+[1]*58)")
-        while len(tokens) > 1 and tokens[0] == "*" and tokens[1].isdigit():
-            times, tokens = whole_number(tokens[1], 5), tokens[2:]
-            if times is None or len(part) * times > _MOST_LAYERS:
-                raise InputError(where, None, want=f"a pattern of at most {_MOST_LAYERS:,} layers")
-            part = part * times
-        total += part
-        if len(total) > _MOST_LAYERS:
-            raise InputError(where, None, want=f"a pattern of at most {_MOST_LAYERS:,} layers")
-        if not tokens or tokens[0] != "+":
-            return total, tokens
-        tokens = tokens[1:]
+def _listed(node: ast.AST) -> list[int]:
+    """The list of an expression; an OverflowError where it is too long."""
+    if isinstance(node, ast.List):
+        flags = [int(ast.literal_eval(item)) for item in node.elts]
+        if set(flags) - {0, 1}:
+            raise ValueError
+        return flags
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add | ast.Mult):
+        raise ValueError
+    first, times = _listed(node.left), 1
+    if isinstance(node.op, ast.Mult):
+        times, other = int(ast.unparse(node.right)), []
+    else:
+        other = _listed(node.right)
+    if len(first) * times + len(other) > _MOST_LAYERS:
+        raise OverflowError
+    return first * times + other
