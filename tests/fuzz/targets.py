@@ -28,7 +28,7 @@ from astra.files import parse_json
 from astra.layers import weights
 from astra.questions.declared import read_study
 from astra.rules.restrictions import parse_restrictions
-from astra.rules.written import rules_of
+from astra.rules.table import rules_of
 from astra.search.detail import legality
 from astra.search.world import World
 from astra.sharing.declared import read_sharing

@@ -44,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> VerbAnswer:
     """Read, check, write; the answer says what was written."""
-    from astra.export.making import target  # noqa: PLC0415
-    from astra.export.python import exported  # noqa: PLC0415
+    from astra.export.python import exported, target  # noqa: PLC0415
     from astra.export.reading import plan_of_choice, read_record, read_rented  # noqa: PLC0415
 
     exporter = target(args.to, "--to")

@@ -131,7 +131,7 @@ def _check_export(args: argparse.Namespace) -> None:
                 raise InputError(flag, args.export_out, want="--export TARGET with it")
         return
     from astra.atomic import check_folder  # noqa: PLC0415
-    from astra.export.making import target  # noqa: PLC0415
+    from astra.export.python import target  # noqa: PLC0415
 
     target(args.export, "--export")
     if args.export_out is not None:

@@ -81,7 +81,7 @@ def _check_export(args: argparse.Namespace) -> None:
             if given is not None:
                 raise InputError(flag, given, want="--export TARGET with it")
         return
-    from astra.export.making import target  # noqa: PLC0415
+    from astra.export.python import target  # noqa: PLC0415
 
     target(args.export, "--export")
 

@@ -11,7 +11,7 @@ from astra.errors import InputError
 from astra.export.bash_run import Script, ways
 from astra.export.import_bridge import LINE, read_words
 from astra.export.import_megatron import from_words, shape_flags, split, world_of
-from astra.export.import_nemo import read_nemo
+from astra.export.import_megatron_yaml import read_nemo
 from astra.export.import_sharding import json_record
 from astra.export.import_trainer import from_flags, read_trainer
 from astra.export.imported import Arguments, ImportAsked, ImportedLaunch

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from astra.errors import InputError
+from astra.export.flagscale import read_flagscale, read_model_args
 from astra.export.import_bridge import LINE, read_sections, read_words
-from astra.export.import_flagscale import read_flagscale, read_model_args
+from astra.export.import_megatron_yaml import is_nemo, read_nemo, read_neox
 from astra.export.import_nanotron import read_nanotron
-from astra.export.import_nemo import is_nemo, read_nemo
-from astra.export.import_neox import read_neox
 from astra.export.import_script import read_script
 from astra.export.import_sharding import KEYS as DEEPSPEED_KEYS
 from astra.export.import_sharding import read_accelerate, read_deepspeed

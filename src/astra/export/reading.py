@@ -13,8 +13,7 @@ from astra.answer import PLAN_SCHEMA
 from astra.answer_money import RENT_SCHEMA
 from astra.catalog.requests import upgraded
 from astra.errors import InputError
-from astra.export.base import CannotExport, Launch, Mesh
-from astra.export.figures import figures_of
+from astra.export.base import CannotExport, Launch, Mesh, figures_of
 from astra.files import read_json, whole_number
 from astra.search.detail import advised, layers_of, legality
 from astra.search.world import World

@@ -18,7 +18,7 @@ from astra.catalog.models import model as find_model
 from astra.catalog.requests import placed
 from astra.errors import InputError, nearest_names, within
 from astra.files import parse_toml, read_text
-from astra.rules.written import rule_lines
+from astra.rules.table import rule_lines
 from astra.search.world import World
 from astra.spec.fields import read_fields
 from astra.spec.money import MARKETS, MONEY_FIELDS, Money

@@ -15,8 +15,8 @@ from astra.answer import PlanSet
 from astra.answer_money import RentReport
 from astra.catalog.huggingface import from_config
 from astra.errors import AstraError, InputError, visible, within
-from astra.export.making import make, target
 from astra.export.nearest import nearest_of_file
+from astra.export.python import make, target
 from astra.export.quoting import file_name
 from astra.export.reading import from_record, world_of
 from astra.files import parse_json
