@@ -27,7 +27,7 @@ Kind = Literal["number", "switch", "choice", "text"]
 _KINDS: Final[Mapping[str, Kind]] = {"degree": "number", "number": "number", "switch": "switch", "choice": "choice"}
 
 
-class Asked(NamedTuple):
+class RuleSubject(NamedTuple):
     """What facts are taken from."""
 
     model: ModelSpec
@@ -42,7 +42,7 @@ class RuleName(NamedTuple):
     kind: Kind
     meaning: str
     choices: tuple[str, ...] = ()  # of a choice or a text
-    of: Callable[[Asked], Any] | None = None  # of a fact: its value
+    of: Callable[[RuleSubject], Any] | None = None  # of a fact: its value
 
 
 def _facts(kind: Kind, **rows: tuple[str, Callable[[Any], Any]]) -> dict[str, RuleName]:
@@ -193,7 +193,7 @@ def names_of_one(columns: Columns, facts: Mapping[str, Any]) -> Names:
 
 def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime: str = "megatron") -> dict[str, Any]:
     """The facts of a request on one pool, as scalars; ``runtime`` is the framework whose rules bind the runtime."""
-    asked = Asked(model, pool, workload, runtime)
+    asked = RuleSubject(model, pool, workload, runtime)
     return {name: of(asked) for name, of in _FACTS if pool is not None or name not in _OF_POOL}
 
 
