@@ -20,12 +20,12 @@ from astra.lab.rehearse.case import (
     Case,
     as_row,
     fewest_microbatches,
+    fill_seconds,
+    net_of_before,
     read_cases,
     write_cases,
 )
-from astra.lab.rehearse.fabric import fill_seconds
-from astra.lab.rehearse.fake import Counter
-from astra.lab.rehearse.measure import net_of_before
+from astra.lab.rehearse.counter import Counter
 from astra.lab.rehearse.plan import (
     CannotRehearse,
     case_of,

@@ -26,6 +26,18 @@ _PLAIN_WORDS: Final = (
     "reshard=always",
     "dispatch=alltoall",
 )
+_ALLOCATED: Final = (
+    "built_bytes",
+    "static_bytes",
+    "peak_train_bytes",
+    "peak_optimizer_bytes",
+    "peak_allocated_bytes",
+    "allocated_at_oom_bytes",
+    "peak_fwd_bytes",
+    "peak_bwd_bytes",
+    "after_fwd_bytes",
+    "after_bwd_bytes",
+)
 
 
 class Case(Spec, frozen=True, kw_only=True):
@@ -205,3 +217,18 @@ def _shape(model: ModelSpec) -> dict[str, Any]:
         "moe_ffn": moe.ffn if moe else 0,
         "shared_ffn": moe.shared_ffn if moe else 0,
     }
+
+
+def net_of_before(row: dict[str, Any]) -> dict[str, Any]:
+    """Take what earlier cases had left allocated out of every memory reading."""
+    for name in _ALLOCATED:
+        if name in row:
+            row[name] -= row["before_bytes"]
+    if "peak_reserved_bytes" in row:
+        row["peak_reserved_bytes"] -= row["reserved_before_bytes"]
+    return row
+
+
+def fill_seconds(fills: list[tuple[str, int]], costs: dict[str, tuple[float, float]]) -> float:
+    """Time the logged fills took on the GPU."""
+    return sum(costs[kind][0] + costs[kind][1] * nbytes for kind, nbytes in fills)

@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
+import torch.distributed as dist
+
 from astra.lab.profile.ops import gpu_seconds, own_stream
 
 FILL_KINDS: Final = ("copy", "normal", "spread")
@@ -132,8 +134,6 @@ def _coalescing_manager(*_: Any, **__: Any) -> Iterator[Done]:
 
 def _new_group(ranks: Any = None, *rest: Any, **options: Any) -> Any:
     """Skip the groups we are not in: a job of thousands of ranks has thousands of them."""
-    import torch.distributed as dist
-
     if ranks is not None and dist.get_rank() not in ranks:
         return dist.GroupMember.NON_GROUP_MEMBER
     return FABRIC.real_new_group(ranks, *rest, **options)
@@ -159,8 +159,6 @@ _PATCHES: Final[dict[str, Any]] = {
 
 def install() -> None:
     """Replace torch.distributed's collectives. Must run before megatron is imported: it keeps references."""
-    import torch.distributed as dist
-
     if FABRIC.real_new_group is not None:
         return
     FABRIC.real_new_group = dist.new_group
@@ -172,7 +170,6 @@ def install() -> None:
 
 def join(rank: int, world: int) -> None:
     """Become one rank of a job of ``world`` ranks."""
-    import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
@@ -180,8 +177,6 @@ def join(rank: int, world: int) -> None:
 
 def leave() -> None:
     """Leave the job; the next case joins another."""
-    import torch.distributed as dist
-
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -211,8 +206,3 @@ def _time_fill(torch: Any, kind: str, nbytes: int) -> float:
     except RuntimeError:  # a torch that cannot capture random numbers
         torch.cuda.synchronize()
         return gpu_seconds(torch, [call], graph=False)
-
-
-def fill_seconds(fills: list[tuple[str, int]], costs: dict[str, tuple[float, float]]) -> float:
-    """Time the logged fills took on the GPU."""
-    return sum(costs[kind][0] + costs[kind][1] * nbytes for kind, nbytes in fills)

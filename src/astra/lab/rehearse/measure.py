@@ -9,27 +9,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+import torch
+
 from astra.lab.profile.gpu import ClockWatch, kernels_of
 from astra.lab.rehearse import megatron_rank
-from astra.lab.rehearse.case import Case, as_row
-from astra.lab.rehearse.fabric import FABRIC, fill_seconds
+from astra.lab.rehearse.case import Case, as_row, fill_seconds, net_of_before
+from astra.lab.rehearse.fabric import FABRIC
 from astra.lab.rehearse.megatron_rank import MegatronRank
 
 Costs = dict[str, tuple[float, float]]
 _LEAST_S: Final = 0.35  # repeat short steps for as long as this
 _MOST_STEPS: Final = 8
-_ALLOCATED: Final = (
-    "built_bytes",
-    "static_bytes",
-    "peak_train_bytes",
-    "peak_optimizer_bytes",
-    "peak_allocated_bytes",
-    "allocated_at_oom_bytes",
-    "peak_fwd_bytes",
-    "peak_bwd_bytes",
-    "after_fwd_bytes",
-    "after_bwd_bytes",
-)
 
 
 class Clock:
@@ -99,8 +89,6 @@ def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | No
 
 def measured(case: Case, clear: Callable[[], None], measure: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """The row of a case on the GPU here; running out of memory is a result, not an error."""
-    import torch
-
     row = {**as_row(case), "oom": False, "reached": "build"}
     clear()  # what a case that failed may have left
     torch.cuda.reset_peak_memory_stats()
@@ -120,16 +108,6 @@ def measured(case: Case, clear: Callable[[], None], measure: Callable[[dict[str,
     return net_of_before(row)
 
 
-def net_of_before(row: dict[str, Any]) -> dict[str, Any]:
-    """Take what earlier cases had left allocated out of every memory reading."""
-    for name in _ALLOCATED:
-        if name in row:
-            row[name] -= row["before_bytes"]
-    if "peak_reserved_bytes" in row:
-        row["peak_reserved_bytes"] -= row["reserved_before_bytes"]
-    return row
-
-
 def _measure(case: Case, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
     rank = megatron_rank.build(case)
     try:
@@ -139,8 +117,6 @@ def _measure(case: Case, costs: Costs, steps: int, row: dict[str, Any], watch: C
 
 
 def _measure_rank(rank: MegatronRank, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
-    import torch
-
     case = rank.case
     torch.cuda.synchronize()
     row.update(params=rank.params, built_bytes=torch.cuda.memory_allocated(), **buffer_bytes(rank))
@@ -172,8 +148,6 @@ def _measure_rank(rank: MegatronRank, costs: Costs, steps: int, row: dict[str, A
 
 def _step(rank: MegatronRank, feed: Any, clock: Clock, row: dict[str, Any] | None = None) -> float | None:
     """One optimizer step as Megatron's train_step makes it; returns the gradient norm."""
-    import torch
-
     with clock.span("step"):
         losses = train(rank, feed, clock)
         if row is not None:
@@ -230,8 +204,6 @@ def _timed(module: Any, name: str, clock: Clock | Quiet, phase: str) -> Iterator
 
 def feed_of(case: Case, device: str) -> Callable[..., Any]:
     """Megatron's forward_step_func: tokens from the rank's own vocabulary shard, so that rows are finite."""
-    import torch
-
     own, size = case.model.vocab // case.strategy.tp, (case.strategy.mbs, case.seq)
     tokens, labels = (torch.randint(own, size, device=device) for _ in range(2))
     positions = torch.arange(case.seq, device=device).unsqueeze(0).expand(size).contiguous()

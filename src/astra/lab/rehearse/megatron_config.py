@@ -7,6 +7,8 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from astra.lab.rehearse import layers
 from astra.lab.rehearse.case import Case
 from astra.layers.kinds import layer_kinds
@@ -33,8 +35,6 @@ def without_fp8() -> None:
 @contextlib.contextmanager
 def fused_adam() -> Iterator[None]:
     """Torch's default Adam makes a temporary as large as the parameters; production runtimes use a fused one."""
-    import torch
-
     plain = torch.optim.AdamW
     torch.optim.AdamW = functools.partial(plain, fused=True)
     try:
@@ -64,8 +64,6 @@ def with_torch_parts(layer: Any, core_attention: Any, *, grouped: bool) -> Any:
 
 def torch_norm(*, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
     """Torch's norm; its weights are marked so that sequence parallelism reduces their gradients."""
-    import torch
-
     kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
     norm = kind(hidden_size, eps=eps)
     for parameter in norm.parameters():
@@ -76,7 +74,6 @@ def torch_norm(*, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) ->
 @functools.cache
 def sdpa_attention(kernel: str) -> Any:
     """A core-attention class for the layer spec: causal SDPA with grouped queries, by one named kernel."""
-    import torch
 
     class SdpaAttention(torch.nn.Module):
         """Takes [s, b, heads, head dim], gives [s, b, hidden]."""
@@ -96,15 +93,12 @@ def sdpa_attention(kernel: str) -> Any:
 
 def grouped_mm() -> Any:
     """Torch's grouped matrix product, or None where this torch has none."""
-    import torch
-
     return getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 
 
 @functools.cache
 def grouped_experts() -> Any:
     """An experts class for the MoE spec: all local experts in two grouped products."""
-    import torch
     from megatron.core.fusions.fused_bias_swiglu import weighted_bias_swiglu_impl
     from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
     from megatron.core.transformer.module import MegatronModule
@@ -148,7 +142,6 @@ def grouped_experts() -> Any:
 
 def transformer_config(case: Case) -> Any:
     """Megatron's configuration for the case, with its default fusions where they need no extra package."""
-    import torch
     from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
     model, strategy = case.model, case.strategy

@@ -12,6 +12,10 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
 from astra.lab.rehearse import fabric, megatron_config
 from astra.lab.rehearse.case import Case, padded_vocab
 from astra.lab.rehearse.megatron_config import block_spec, transformer_config
@@ -32,7 +36,6 @@ class MegatronRank:
 
 def load_runtime() -> None:
     """Import megatron with the fabric in place and its fusions compiled for any shape."""
-    import torch
     import torch._dynamo  # reads the collectives it may trace, so before they are replaced
 
     fabric.install()
@@ -55,7 +58,6 @@ def load_runtime() -> None:
 
 def build(case: Case) -> MegatronRank:
     """Join the fake job and build the rank, its wrapper and its optimizer."""
-    import torch
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
@@ -82,7 +84,6 @@ def build(case: Case) -> MegatronRank:
 
 def _chunk(case: Case, config: Any, index: int) -> Any:
     """One model chunk of the rank, on the GPU in bf16."""
-    import torch
     from megatron.core import parallel_state
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.module import Float16Module
@@ -130,7 +131,6 @@ def _wrap(case: Case, config: Any, chunk: Any, index: int) -> Any:
     if zero < 2:
         ddp = DistributedDataParallelConfig(**fields)
         return DistributedDataParallel(config=config, ddp_config=ddp, module=chunk, disable_bucketing=index > 0)
-    import torch
 
     ddp = DistributedDataParallelConfig(
         **fields,
@@ -145,7 +145,6 @@ def _wrap(case: Case, config: Any, chunk: Any, index: int) -> Any:
 def _sharded_class() -> Any:
     """Megatron-FSDP, with a mesh of the ranks that shard a stage: its own asks for einops and knows no pipeline."""
     from megatron.core.distributed.fsdp import mcore_fsdp_adapter
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     mcore_fsdp_adapter._get_dp_tp_mesh = _mesh_of
 
@@ -162,16 +161,12 @@ def _sharded_class() -> Any:
 
 def _mesh_of(replicas: Any, tensor: Any, **_: Any) -> Any:
     """The ranks that shard this stage, [data, tensor]."""
-    import torch
-    import torch.distributed as dist
-
     here = dist.get_rank()
     across, within = (dist.get_process_group_ranks(group) for group in (replicas, tensor))
     return torch.tensor([[first + second - here for second in within] for first in across])
 
 
 def _optimizer(case: Case, chunks: list[Any]) -> Any:
-    import torch
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
     config = OptimizerConfig(
@@ -208,8 +203,6 @@ def flat_buffers(chunk: Any) -> list[Any]:
 
 def free(rank: MegatronRank) -> None:
     """Drop the rank's large tensors by hand: hooks and class attributes of megatron may still refer to it."""
-    import torch
-
     nothing = torch.empty(0, device="cuda")
     if rank.case.strategy.zero > 1:  # shards of Megatron-FSDP are no plain tensors: the collector takes them
         return
@@ -244,7 +237,6 @@ def tear_down() -> None:
     """Forget the job and give its memory back."""
     import gc
 
-    import torch
     from megatron.core import parallel_state
     from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
     from megatron.core.transformer.moe.moe_logging import destroy_moe_metrics_tracker

@@ -9,8 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
 from astra.lab.rehearse import fabric, fake, layers, measure, stand_ins
 from astra.lab.rehearse.case import Case, as_row, read_cases, refused
+from astra.lab.rehearse.counter import COUNTER, watch_resizes
 from astra.schedule.base import FORWARD
 from astra.schedule.one_f_one_b import order
 
@@ -69,10 +73,7 @@ Build = Callable[[Case, str], TorchRank]  # from the case and the device
 
 def rehearse_memory(case: Case, build: Build) -> dict[str, Any]:
     """Two steps over tensors without data; the second shows the peak."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    counter, row, began = fake.COUNTER, as_row(case), time.perf_counter()
+    counter, row, began = COUNTER, as_row(case), time.perf_counter()
     with FakeTensorMode(allow_non_fake_inputs=True), counter.mode():
         counter.reset()
         rank = build(case, "cpu")
@@ -92,8 +93,6 @@ def rehearse_run(case: Case, build: Build, costs: Costs, *, watch: Any = None) -
 
 
 def _measure(case: Case, build: Build, costs: Costs, row: dict[str, Any], watch: Any) -> None:
-    import torch
-
     from astra.lab.profile.gpu import kernels_of
 
     rank = build(case, "cuda")
@@ -127,8 +126,6 @@ def clear() -> None:
     """Give back what the last case held."""
     import gc
 
-    import torch
-
     torch._dynamo.reset()
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
@@ -148,7 +145,6 @@ def one(case: Case, build: Build, costs: Costs | None, world: int, **how: Any) -
 
 def prepare() -> Costs | None:
     """Replace the network; the cost of its fills on the GPU here, or None where tensors are only counted."""
-    import torch
     import torch._dynamo  # reads the collectives it may trace, so before they are replaced
 
     fabric.install()
@@ -156,7 +152,7 @@ def prepare() -> Costs | None:
         return fabric.measure_fills(torch)
     fabric.same_storage = fake.same_storage
     layers.attend = stand_ins.attend
-    fake.watch_resizes()
+    watch_resizes()
     torch.nn.functional.rms_norm = stand_ins.rms_norm
     return None
 
