@@ -352,8 +352,7 @@ def _without_like(table: Mapping[str, Any]) -> dict[str, Any]:
 def _sourced(link: Any, source: str) -> Any:
     if not isinstance(link, dict):
         return link
-    link = {"source": source, **link}
-    return link | {"reach": hardware.ANY_REACH} if link.get("reach") == "any" else link
+    return hardware.reached({"source": source, **link})
 
 
 def _plain(value: Any) -> Any:

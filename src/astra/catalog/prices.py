@@ -111,7 +111,8 @@ def is_of(price: Price, node: NodeType) -> bool:
     if (price.gpu, price.gpus) != (node.gpu, node.gpus):
         return False
     known = {fold(name) for name in (node.name, *node.aliases)}
-    return fold(price.provider + price.instance) in known or _is_instance(price, node, known)
+    named = fold(price.provider) == fold(node.provider) and fold(price.instance) in known
+    return named or fold(price.provider + price.instance) in known
 
 
 def is_whole(price: Price) -> bool:
@@ -197,10 +198,6 @@ def _median_provider(offers: Iterable[Price], *, whole: bool = False) -> Price |
 
 def _weight(price: Price) -> tuple[dt.date, int, float]:
     return price.date, price.gpus, price.usd_per_gpu_h
-
-
-def _is_instance(price: Price, node: NodeType, known: set[str]) -> bool:
-    return fold(price.provider) == fold(node.provider) and fold(price.instance) in known
 
 
 def parse_prices(text: str, *, where: str, today: dt.date) -> tuple[Price, ...]:

@@ -30,6 +30,7 @@ _TOKEN: Final = re.compile(
 )
 _IN_QUOTES: Final = re.compile(r"""(?P<end>")|(?P<escape>\\.)|(?P<expansion>\$[({])""", re.DOTALL)
 _BRACKET: Final = re.compile(r"[(){}]")
+SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
 
 
 class ShellPiece(NamedTuple):
@@ -349,3 +350,18 @@ def _compare(left: str, operator: str, right: str) -> bool | None:
     a, b = int(left), int(right)
     answers = {"-eq": a == b, "-ne": a != b, "-lt": a < b, "-le": a <= b, "-gt": a > b, "-ge": a >= b}
     return (answers | {"<": a < b, ">": a > b}).get(operator)
+
+
+def given_text(command: list[str]) -> str | None:
+    """The script in ``bash -c "..."``, wherever it stands in a command, or the one that ssh is given."""
+    if command[0] == "ssh" and " " in command[-1]:
+        return command[-1]
+    for place, word in enumerate(command[:-2]):
+        if word not in SHELLS:
+            continue
+        for at in range(place + 1, len(command) - 1):
+            if re.fullmatch(r"-[a-z]*c", command[at]):
+                return command[at + 1]
+            if not command[at].startswith("-"):
+                break
+    return None

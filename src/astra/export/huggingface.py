@@ -79,10 +79,6 @@ def _accelerate_files(launch: Launch) -> dict[str, str]:
     }
 
 
-def _accelerate_left(launch: Launch) -> list[Left]:
-    return left(launch)
-
-
 ACCELERATE: Final = Exporter(
     name="accelerate",
     title="Accelerate FSDP configuration",
@@ -91,7 +87,7 @@ ACCELERATE: Final = Exporter(
     limits=(one_pool("Accelerate"),),
     made=_accelerate_files,
     notes=lambda launch: template("accelerate_notes.md") + adapter_notes(launch),
-    left=_accelerate_left,
+    left=left,
 )
 
 
@@ -148,10 +144,6 @@ def _deepspeed_files(launch: Launch) -> dict[str, str]:
     }
 
 
-def _deepspeed_left(launch: Launch) -> list[Left]:
-    return left(launch)
-
-
 DEEPSPEED: Final = Exporter(
     name="deepspeed",
     title="DeepSpeed configuration",
@@ -160,7 +152,7 @@ DEEPSPEED: Final = Exporter(
     limits=(one_pool("DeepSpeed"),),
     made=_deepspeed_files,
     notes=lambda launch: template("deepspeed_notes.md") + adapter_notes(launch),
-    left=_deepspeed_left,
+    left=left,
 )
 
 

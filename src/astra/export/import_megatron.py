@@ -92,7 +92,9 @@ def from_words(
     if args.has("--deepspeed") and not args.has("--zero-stage"):
         _written_stage(args, files or {}, asked)
     strategy = _strategy(args, (tp, pp, vp, cp, world // (tp * pp * cp)), layers, name)
-    batch = args.maybe("--global-batch-size") or strategy.mbs * strategy.dp * _accumulated(args)
+    batch = args.maybe("--global-batch-size") or strategy.mbs * strategy.dp * (
+        args.maybe("--num-micro-batches-in-minibatch") or args.maybe("--gradient-accumulation-steps") or 1
+    )
     chosen = "sgd" if args.text("--optimizer") == "sgd" else "adam"
     seq, width = args.maybe("--seq-length") or args.maybe("--encoder-seq-length"), precision(args)
     if other and args.has("--decoder-seq-length"):
@@ -152,11 +154,6 @@ def _written_stage(args: Arguments, files: Mapping[str, str], asked: ImportAsked
         args.flags["--zero-stage"] = [stages.pop()]
     elif text and not stages and "zero_optimization" not in text and "$" not in text:
         args.flags["--zero-stage"] = ["0"]
-
-
-def _accumulated(args: Arguments) -> int:
-    """Micro-batches of a step, where a script of the first versions says that instead of a batch."""
-    return args.maybe("--num-micro-batches-in-minibatch") or args.maybe("--gradient-accumulation-steps") or 1
 
 
 def _unused(args: Arguments) -> tuple[str, ...]:

@@ -166,7 +166,7 @@ def model_of(args: Arguments, name: str, vocab: int | None = None) -> ModelSpec 
         qk_norm="per_head" if args.has("--qk-layernorm") and mla is None else "none",
         qkv_bias=biased or args.has("--add-qkv-bias"),
         out_bias=biased,
-        mlp_bias=biased and not _all_experts(args),
+        mlp_bias=biased and not (has_experts(args) and not args.has("--moe-layer-freq")),
         learned_positions=positions if learned else 0,
         attention_gate=args.has("--attention-output-gate"),
         attention_sinks=args.text("--softmax-type") == "learnable",
@@ -265,10 +265,6 @@ def _mla(args: Arguments) -> MLA | None:
     if not args.has("--multi-latent-attention"):
         return None
     return MLA(q_lora_rank=args.maybe("--q-lora-rank"), **_sizes(args, LATENT))
-
-
-def _all_experts(args: Arguments) -> bool:
-    return has_experts(args) and not args.has("--moe-layer-freq")
 
 
 def has_experts(args: Arguments) -> bool:

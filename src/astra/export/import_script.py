@@ -102,7 +102,7 @@ def _programs(words: list[str]) -> list[str]:
 def _reader(words: list[str]) -> _Reader | None:
     flags = {word.partition("=")[0] for word in words}
     if flags & _TRAINS:
-        return _megatron
+        return lambda script, words, asked: from_words(words, script.variables, asked, files=script.files)
     if sum(LINE.match(word.lstrip("+")) is not None for word in words) > 1:
         return _bridge
     if flags & _PER_DEVICE:
@@ -110,10 +110,6 @@ def _reader(words: list[str]) -> _Reader | None:
     if words[:2] == ["accelerate", "launch"] and "--config_file" in flags and not _CONFIGURED.search(words[-1]):
         return _accelerated
     return None
-
-
-def _megatron(script: Script, words: list[str], asked: ImportAsked) -> ImportedLaunch:
-    return from_words(words, script.variables, asked, files=script.files)
 
 
 def _bridge(script: Script, words: list[str], asked: ImportAsked) -> ImportedLaunch:
@@ -261,7 +257,9 @@ def _one(read: list[_Job], asked: ImportAsked) -> ImportedLaunch:
     """The job; several, or several ways that a script may go, must come to the same, or one is picked."""
     different: dict[tuple[object, ...], _Job] = {}
     for job in read:
-        different.setdefault((_decisive(job.found), job.shape), job)
+        found = job.found
+        decisive = (found.strategy, found.gpus, found.global_batch, found.seq, found.precision, found.model)
+        different.setdefault((*decisive, job.shape), job)
     jobs = list(different.values())
     shown = [str(job.found.strategy) for job in jobs]
     tests = dict.fromkeys(test.rpartition(": ")[0] for job in read for test in job.script.decided)
@@ -271,7 +269,3 @@ def _one(read: list[_Job], asked: ImportAsked) -> ImportedLaunch:
         raise InputError(asked.name, None, want=want, fix=fix)
     names = [str(place) for place in range(1, len(jobs) + 1)]
     return jobs[asked.choose(names, shown)].found
-
-
-def _decisive(found: ImportedLaunch) -> tuple[object, ...]:
-    return found.strategy, found.gpus, found.global_batch, found.seq, found.precision, found.model

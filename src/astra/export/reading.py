@@ -136,7 +136,8 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     world = world_of(record, where)
     plan, place = plan_of(record, rank, where)
     text, step_s = _estimated_text(plan, place), figure(plan, "step_s", place)
-    version, figures = _version(record, where), figures_of(plan["estimate"])
+    version = check_name(f"{where}: version", record.get("version", ""), empty=True)  # the Astra that made the plan
+    figures = figures_of(plan["estimate"])
     if not world.several:
         job, strategy = world.job, world.job.strategy(text)
         _check_gpus(plan, place, strategy, job)
@@ -188,11 +189,6 @@ def figure(plan: Mapping[str, Any], name: str, place: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise InputError(f"{place}.estimate.{name}", value, want="a number above zero", fix=_AGAIN)
     return float(value)
-
-
-def _version(record: Mapping[str, Any], where: str) -> str:
-    """The Astra that made the plan."""
-    return check_name(f"{where}: version", record.get("version", ""), empty=True)
 
 
 def launch_of(job: Job, strategy: Strategy, layers: tuple[int, ...], version: str, step_s: float | None) -> Launch:

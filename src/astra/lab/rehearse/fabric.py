@@ -107,10 +107,6 @@ def irecv(tensor: Any, *_: Any, **__: Any) -> Done:
     return Done()
 
 
-def _isend(tensor: Any, *_: Any, **__: Any) -> Done:
-    return Done()
-
-
 class _P2POp:
     """Stands in for torch's, which insists on its own isend and irecv."""
 
@@ -118,13 +114,8 @@ class _P2POp:
         self.op, self.tensor = op, tensor
 
 
-def _batch_isend_irecv(ops: list[_P2POp]) -> list[Done]:
-    return [op.op(op.tensor) for op in ops]
-
-
 def _all_gather_object(objects: list[Any], mine: Any, group: Any = None) -> None:
-    for place in range(len(objects)):
-        objects[place] = mine
+    objects[:] = [mine] * len(objects)
 
 
 @contextlib.contextmanager
@@ -148,9 +139,9 @@ _PATCHES: Final[dict[str, Any]] = {
     "reduce_scatter": _reduce_scatter,
     "all_to_all_single": _all_to_all_single,
     "irecv": irecv,
-    "isend": _isend,
+    "isend": lambda *_, **__: Done(),
     "P2POp": _P2POp,
-    "batch_isend_irecv": _batch_isend_irecv,
+    "batch_isend_irecv": lambda ops: [op.op(op.tensor) for op in ops],
     "all_gather_object": _all_gather_object,
     "_coalescing_manager": _coalescing_manager,
     "new_group": _new_group,
