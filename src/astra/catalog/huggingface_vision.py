@@ -7,9 +7,9 @@ how many of a sample's tokens are of images.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
-from astra.catalog.keys import Keys
+from astra.catalog.keys import Fields, Keys
 from astra.spec.tower import Tower
 
 ANY_IMAGE: Final = 896  # pixels on a side, where images come as they are: a thousand tokens
@@ -21,18 +21,8 @@ def _qwen(vision: Keys, keys: Keys, hidden: int) -> Tower:
     width, merge = vision.size("hidden_size"), vision.size("spatial_merge_size", default=2)
     patch = vision.size("patch_size", default=14)
     full = vision.numbers("fullatt_block_indexes")
-    merged = width * merge**2
     return Tower(
-        layers=vision.layers("depth", default=32),
-        hidden=width,
-        ffn=vision.size("intermediate_size", default=3420),
-        heads=vision.size("num_heads", default=16),
-        patch=patch,
-        image=_image(patch * merge),
-        merge=merge,
-        connector=(merged, merged, hidden),
-        channels=vision.size("in_channels", "in_chans", default=3),
-        frames=vision.size("temporal_patch_size", default=2),
+        **_tiled(vision, width, patch, merge, hidden, layers=32, ffn=3420),
         gated_mlp=True,
         norm="rmsnorm",
         patch_bias=False,
@@ -51,25 +41,44 @@ def _qwen3(vision: Keys, keys: Keys, hidden: int) -> Tower:
         said = vision.numbers("deepstack_visual_indexes")
         deep = 3 if said is None else len(said)
     return Tower(
-        layers=vision.layers("depth", default=27),
-        hidden=width,
-        ffn=vision.size("intermediate_size", default=4304),
-        heads=vision.size("num_heads", default=16),
-        patch=patch,
-        image=_image(patch * merge),
-        merge=merge,
-        connector=(merged, merged, hidden),
+        **_tiled(vision, width, patch, merge, hidden, layers=27, ffn=4304),
         connectors=1 + deep,
-        channels=vision.size("in_channels", default=3),
-        frames=vision.size("temporal_patch_size", default=2),
         positions=vision.size("num_position_embeddings", default=2304),
         outer_norms=2 * (width + deep * merged),
     )
 
 
-def _image(square: int) -> int:
-    """The nearest side to the usual one that is a whole number of tokens."""
-    return square * max(round(ANY_IMAGE / square), 1)
+def _tiled(vision: Keys, width: int, patch: int, merge: int, hidden: int, *, layers: int, ffn: int) -> Fields:
+    """Squares of ``merge`` x ``merge`` patches, of an image of nearly the usual side; Qwen's words for the layers."""
+    square, merged = patch * merge, width * merge**2
+    return {
+        "layers": vision.layers("depth", default=layers),
+        "hidden": width,
+        "ffn": vision.size("intermediate_size", default=ffn),
+        "heads": vision.size("num_heads", default=16),
+        "patch": patch,
+        "image": square * max(round(ANY_IMAGE / square), 1),
+        "merge": merge,
+        "connector": (merged, merged, hidden),
+        "channels": vision.size("in_channels", "in_chans", default=3),
+        "frames": vision.size("temporal_patch_size", default=2),
+    }
+
+
+def _plain(vision: Keys, *, merge: int, **own: Any) -> Tower:
+    """An encoder of images of one size, in the usual words."""
+    return Tower(
+        layers=vision.layers("num_hidden_layers"),
+        hidden=vision.size("hidden_size"),
+        ffn=vision.size("intermediate_size"),
+        heads=vision.size("num_attention_heads"),
+        patch=vision.size("patch_size"),
+        image=vision.size("image_size"),
+        merge=merge,
+        connector_bias=False,
+        channels=vision.size("num_channels", default=3),
+        **own,
+    )
 
 
 def _gemma3(vision: Keys, keys: Keys, hidden: int) -> Tower:
@@ -81,20 +90,7 @@ def _gemma3(vision: Keys, keys: Keys, hidden: int) -> Tower:
     merge = side // max(round(kept**0.5), 1)
     if merge < 1 or side % merge or (side // merge) ** 2 != kept:
         raise keys.refuse("mm_tokens_per_image", kept, f"a square that divides the {side} x {side} patches")
-    return Tower(
-        layers=vision.layers("num_hidden_layers"),
-        hidden=width,
-        ffn=vision.size("intermediate_size"),
-        heads=vision.size("num_attention_heads"),
-        patch=patch,
-        image=image,
-        merge=merge,
-        connector=(width, hidden),
-        connector_bias=False,
-        channels=vision.size("num_channels", default=3),
-        positions=side**2,
-        outer_norms=3 * width,
-    )
+    return _plain(vision, merge=merge, connector=(width, hidden), positions=side**2, outer_norms=3 * width)
 
 
 def _llama4(vision: Keys, keys: Keys, hidden: int) -> Tower:
@@ -103,17 +99,10 @@ def _llama4(vision: Keys, keys: Keys, hidden: int) -> Tower:
     vision.only("pixel_shuffle_ratio", 0.5, "squares of two by two patches")
     width, image, patch = vision.size("hidden_size"), vision.size("image_size"), vision.size("patch_size")
     middle, last = vision.size("projector_input_dim", default=4096), vision.size("projector_output_dim", default=4096)
-    return Tower(
-        layers=vision.layers("num_hidden_layers"),
-        hidden=width,
-        ffn=vision.size("intermediate_size"),
-        heads=vision.size("num_attention_heads"),
-        patch=patch,
-        image=image,
+    return _plain(
+        vision,
         merge=2,
         connector=(4 * width, middle, last, hidden),
-        connector_bias=False,
-        channels=vision.size("num_channels", default=3),
         patch_bias=False,
         positions=(image // patch) ** 2 + 1,
         class_token=True,
