@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from astra.catalog.huggingface_classic import CLASSIC
+from astra.catalog.huggingface_families import CLASSIC, TOWERS
 from astra.catalog.huggingface_forward import ModelType, forward_fields, model_types, routing
-from astra.catalog.huggingface_vision import TOWERS
 from astra.catalog.keys import (
     Fields,
     Keys,

@@ -13,11 +13,10 @@ from astra.errors import InputError
 from astra.export.flagscale import read_flagscale, read_model_args
 from astra.export.import_bridge import LINE, read_sections, read_words
 from astra.export.import_megatron_yaml import is_nemo, read_nemo, read_neox
-from astra.export.import_nanotron import read_nanotron
 from astra.export.import_script import read_script
 from astra.export.import_sharding import KEYS as DEEPSPEED_KEYS
 from astra.export.import_sharding import read_accelerate, read_deepspeed
-from astra.export.import_torchtitan import read_python, read_titan
+from astra.export.import_torchtitan import read_nanotron, read_python, read_titan
 from astra.export.import_trainer import read_call, read_trainer
 from astra.export.imported import ImportAsked, ImportedLaunch, known_settings
 from astra.export.pytorch import read_constants
