@@ -36,7 +36,9 @@ REASONS = Path(__file__).parent / "reasons.csv"
 RUNTIME = "megatron-bridge"
 COMPARED = ("tp", "pp", "vp", "cp", "ep", "etp", "mbs", "zero", "recompute", "modules", "offload", "offload_layers",
             "dispatch", "graphs", "overlap", "schedule")  # fmt: skip
-UNKNOWN = ("VR200", "R100")  # GPUs that the catalog does not have (reasons.csv)
+DEGREES = ("tp", "pp", "vp", "cp", "ep", "mbs", "zero", "offload_layers")
+UNKNOWN = ("R100",)  # a GPU that the catalog does not have (reasons.csv)
+BETTER = 0.03  # of a step, which a value nobody has may bring
 NOTICED = 1.05  # gains below that are within the error of any prediction
 
 
@@ -98,6 +100,17 @@ def rests_on(recipe: dict[str, str], theirs: Strategy, ours: Strategy) -> dict[s
     return {word: (in_runs()[(*sort, word)], in_recipes()[(*sort, word)]) for word in new}
 
 
+def known_values(recipe: dict[str, str], theirs: Strategy) -> list[str]:
+    """Restrictions to the degrees and micro-batches that such a run, such a recipe or this one has."""
+    found = {name: {str(getattr(theirs, name))} for name in DEGREES}
+    sort = sort_of(recipe)
+    for *like, word in (*in_runs(), *in_recipes()):
+        name, _, value = word.partition("=")
+        if name in found and tuple(like) == sort:
+            found[name].add(value)
+    return [f"{name}={','.join(sorted(values, key=int))}" for name, values in found.items()]
+
+
 def compare(recipe: dict[str, str]) -> dict[str, Any]:
     """Both step times, what differs and what it rests on; or why the recipe is left out."""
     asked: dict[str, Any] = {
@@ -115,14 +128,19 @@ def compare(recipe: dict[str, str]) -> dict[str, Any]:
     changed = [f"{name} {getattr(theirs, name)} -> {getattr(ours, name)}" for name in COMPARED
                if getattr(theirs, name) != getattr(ours, name)]  # fmt: skip
     new = rests_on(recipe, theirs, ours)
+    nobody = [word for word, counts in new.items() if not any(counts)]
+    known = ratio = own.step_s / best.step_s
+    if nobody and ratio > NOTICED:  # what is gained by values that somebody has
+        plain = astra.plan(recipe["model"], **asked, fix=known_values(recipe, theirs), top=1).best.estimate
+        known = own.step_s / plain.step_s
     why = "" if own.fits and own.legal else reason_for(recipe["recipe"])
     return told | {
         "why": why, "legal": own.legal, "violations": own.violations, "fits": own.fits, "recipe_s": own.step_s,
         "recipe_peak_gib": own.peak_reserved_gib, "usable_gib": own.memory_usable_gib, "plan": best.strategy,
         "plan_s": best.step_s, "plan_upper_s": best.step_s_range.high, "recipe_upper_s": own.step_s_range.high,
-        "ratio": own.step_s / best.step_s, "changed": changed, "evidence": best.evidence, "warnings": best.warnings,
+        "ratio": ratio, "known_ratio": known, "changed": changed, "evidence": best.evidence, "warnings": best.warnings,
         "rests_on": {word: {"runs": runs, "recipes": others} for word, (runs, others) in new.items()},
-        "nobody": [word for word, counts in new.items() if not any(counts)],
+        "nobody": nobody,
     }  # fmt: skip
 
 
@@ -140,7 +158,8 @@ def show(row: dict[str, Any]) -> None:
     )
     print(f"    {'; '.join(row['changed'])} [{row['evidence']}]")
     words = (f"{word} {each['runs']}+{each['recipes']}" for word, each in row["rests_on"].items())
-    print(f"    runs + recipes with what is new: {', '.join(words) or 'nothing is'}")
+    alone = f"; without what nobody has {row['known_ratio']:.3f}" if row["known_ratio"] != row["ratio"] else ""
+    print(f"    runs + recipes with what is new: {', '.join(words) or 'nothing is'}{alone}")
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
@@ -151,6 +170,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
     unexplained = sum(not (row.get("fits") and row.get("legal")) and not row["why"] for row in rows)
     better = sum(row["plan_upper_s"] <= row["recipe_upper_s"] * (1 + 1e-9) for row in fitting)
     daring = [row for row in fitting if row["nobody"] and row["ratio"] > NOTICED]
+    rests = [row for row in daring if row["ratio"] > (1 + BETTER) * row["known_ratio"]]
     counted = Counter(word for row in daring for word in row["nobody"]).most_common()
     words = ", ".join(f"{word} ({times})" for word, times in counted)
     return (
@@ -160,7 +180,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
         f"Of the {len(fitting)} others the plan's upper end is no "
         f"worse in {better}; it is predicted {statistics.median(ratios):.3f} times as fast in the median, "
         f"{min(ratios):.2f} to {max(ratios):.2f}. {len(daring)} plans that are more than {NOTICED - 1:.0%} faster have "
-        f"a word that no such run and no such recipe has: {words or 'none'}"
+        f"a word that no such run and no such recipe has: {words or 'none'}. With degrees and micro-batches that one "
+        f"has all but {len(rests)} of these plans gain as much, to {BETTER:.0%}"
     )
 
 

@@ -39,6 +39,8 @@ STAND_IN: Final = {
     "RTXPRO6000-Blackwell": "L40S",
 }
 
+SAME_DIE: Final = {"MI350X": "MI355X"}  # at a lower clock
+
 
 class Fitted(NamedTuple):
     """A surface as fitted."""
@@ -213,6 +215,9 @@ def best_shape_levels(fits: Mapping[Key, Fitted], products: Sequence[Row]) -> di
             theirs = best[device.relative] / hardware.device(device.relative).peak("bf16")
             factor = theirs / (flops_per_s / device.peak("bf16"))
             out[gpu] = _level(factor, "burst", 1, "stas00/ml-engineering @744d01e best product of a sweep")
+    for gpu, same in SAME_DIE.items():
+        if same in out and gpu not in out:
+            out[gpu] = {**out[same], "rows": 0, "source": f"as the {same}, which is the same die"}
     return out
 
 

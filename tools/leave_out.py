@@ -4,9 +4,9 @@
 and makes the table from which error bars come.
 
 Runtimes with the same kernels share their constants, so that a source is predicted by those of its kin, which lean on
-all other sources where the kin has few runs. A source without kin is predicted as an unknown framework would be: with
-the constants that suit all other sources best, the host of torch's own layers, and nothing that was learned from its
-own runs. What is counted from a framework's code stays.
+all other sources where the kin has few runs; what was fitted on a source alone goes with it. A source without kin is
+predicted as an unknown framework would be: with the constants that suit all other sources best, the host of torch's own
+layers, and nothing that was learned from its own runs. What is counted from a framework's code stays.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ SAMPLE: Final = 40  # runs of a source that constants are found on
 LEANS: Final = 20  # so many runs of its kin count as much as all other sources together
 RESULT: Final = Path(str(files("astra.validate"))) / "data" / "left_out.csv"
 Values = tuple[float, ...]
-_REPLAYED: dict[tuple[str, Values, bool], ReplayedRun] = {}  # one run is in the sample of many sources
+_REPLAYED: dict[tuple[str, Values, bool, bool], ReplayedRun] = {}  # one run is in the sample of many sources
 
 
 def runtime_in(run: Run) -> str:
@@ -84,25 +84,32 @@ def kind_of(runtime: str) -> str:
     return KIN.get(runtime, runtime)
 
 
-def _changed(runtime: Runtime, values: Values, *, alone: bool) -> Runtime:
+def _changed(runtime: Runtime, values: Values, *, alone: bool, without: str) -> Runtime:
     clock, cast_bytes, _ = values
     cast = replace(runtime.kernels["fp8_cast"], forward_bytes=cast_bytes, backward_bytes=cast_bytes)
-    return changed(runtime, clock=clock, kernels=runtime.kernels | {"fp8_cast": cast}, **(OTHERS if alone else {}))
+    learned = {name.rpartition(".")[2] for name, on in runtime.fitted.items() if on == without}
+    others = {name: value for name, value in OTHERS.items() if alone or name in learned}
+    return changed(runtime, clock=clock, kernels=runtime.kernels | {"fp8_cast": cast}, **others)
 
 
-def predicted(runs: Sequence[Run], values: Values, *, alone: bool = False) -> list[ReplayedRun]:
-    """The runs replayed with other constants, each once. Straggling is the cost model's own, a factor of the step."""
+def predicted(runs: Sequence[Run], values: Values, *, alone: bool = False, left_out: bool = False) -> list[ReplayedRun]:
+    """The runs replayed with other constants, each once. Straggling is the cost model's own, a factor of the step.
 
-    def change(world: World) -> World:
-        return world._replace(runtime=_changed(world.runtime, values, alone=alone))
+    Runs whose source is ``left_out`` know nothing of what was fitted on it alone.
+    """
+    new = [run for run in runs if (run.id, values, alone, left_out) not in _REPLAYED]
+    for source in sorted({run.source for run in new}):
+        own = [run for run in new if run.source == source]
 
-    new = [run for run in runs if (run.id, values, alone) not in _REPLAYED]
-    for run, row in zip(new, replay(new, change=change), strict=True):
-        lost = World.of(run.request).job.straggling
-        factor = (1 + lost / STRAGGLING * values[-1]) / (1 + lost)
-        known = replace(row, predicted_step_s=factor * row.predicted_step_s if row.predicted_step_s else None)
-        _REPLAYED[run.id, values, alone] = known
-    return [_REPLAYED[run.id, values, alone] for run in runs]
+        def change(world: World, without: str = source if left_out else "") -> World:
+            return world._replace(runtime=_changed(world.runtime, values, alone=alone, without=without))
+
+        for run, row in zip(own, replay(own, change=change), strict=True):
+            lost = World.of(run.request).job.straggling
+            factor = (1 + lost / STRAGGLING * values[-1]) / (1 + lost)
+            known = replace(row, predicted_step_s=factor * row.predicted_step_s if row.predicted_step_s else None)
+            _REPLAYED[run.id, values, alone, left_out] = known
+    return [_REPLAYED[run.id, values, alone, left_out] for run in runs]
 
 
 def loss(rows: Iterable[ReplayedRun]) -> float:
@@ -169,7 +176,7 @@ def left_out(runs: Sequence[Run], known: Mapping[tuple[str, str], Values] | None
         kin = [run for run in others if kind_of(runtime_in(run)) == kind]
         constants = (known or {}).get((source, kind)) or fitted(kin, others)
         own = [run for run in runs if run.source == source and kind_of(runtime_in(run)) == kind]
-        rows = predicted(own, constants, alone=not kin)
+        rows = predicted(own, constants, alone=not kin, left_out=True)
         found.append(LeftOut(source, kind, constants, rows, kin=bool(kin)))
     return found
 

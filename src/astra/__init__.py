@@ -29,36 +29,19 @@ if TYPE_CHECKING:
     from astra.spec.workload import Workload
 
 _HOMES = {
-    "plan": "astra.api",
-    "estimate": "astra.api",
-    "describe_model": "astra.api",
-    "rent": "astra.renting.rent",
-    "afford": "astra.renting.afford",
-    "import_": "astra.export.python",
-    "load": "astra.export.python",
-    "AffordReport": "astra.answer_money",
-    "Money": "astra.spec.money",
-    "RentReport": "astra.answer_money",
-    "ModelReport": "astra.answer",
-    "Estimate": "astra.answer",
-    "Plan": "astra.answer",
-    "PlanRequest": "astra.spec.request",
-    "PlanSet": "astra.answer",
-    "Cluster": "astra.spec.cluster",
-    "Device": "astra.spec.cluster",
-    "Link": "astra.spec.cluster",
-    "NodeType": "astra.spec.cluster",
-    "Pool": "astra.spec.cluster",
-    "ModelSpec": "astra.spec.model",
-    "MoE": "astra.spec.model",
-    "MLA": "astra.spec.model",
-    "Strategy": "astra.spec.strategy",
-    "parse_strategy": "astra.spec.strategy",
-    "Workload": "astra.spec.workload",
-    "AstraError": "astra.errors",
-    "InputError": "astra.errors",
-    "NoCoverage": "astra.errors",
-    "NoFeasiblePlan": "astra.errors",
+    "astra.answer": "Estimate ModelReport Plan PlanSet",
+    "astra.answer_money": "AffordReport RentReport",
+    "astra.api": "describe_model estimate plan",
+    "astra.errors": "AstraError InputError NoCoverage NoFeasiblePlan",
+    "astra.export.python": "import_ load",
+    "astra.renting.afford": "afford",
+    "astra.renting.rent": "rent",
+    "astra.spec.cluster": "Cluster Device Link NodeType Pool",
+    "astra.spec.model": "MLA ModelSpec MoE",
+    "astra.spec.money": "Money",
+    "astra.spec.request": "PlanRequest",
+    "astra.spec.strategy": "Strategy parse_strategy",
+    "astra.spec.workload": "Workload",
 }
 
 __all__ = [
@@ -103,9 +86,10 @@ def __getattr__(name: str) -> Any:
 
     if name == "export":  # a package that can be called
         return importlib.import_module("astra.export")
-    if name not in _HOMES:
+    home = next((home for home, names in _HOMES.items() if name in names.split()), None)
+    if home is None:
         raise AttributeError(f"module 'astra' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 

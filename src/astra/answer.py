@@ -23,24 +23,26 @@ MODEL_SCHEMA: Final = "astra.model/1"
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the answers. What draws one is named by its class, and loaded when it is looked at."""
 
-    drawn_by: ClassVar[str] = ""  # module and function that make text of it
-    shown_by: ClassVar[str] = ""  # the same for a notebook
+    drawn_by: ClassVar[str] = ""  # module and function that make the parts of a page of text
+    shown_by: ClassVar[str] = ""  # the same of HTML for a notebook
 
     def __str__(self) -> str:
         return self.draw() if self.drawn_by else repr(self)
 
     def draw(self, width: int | None = None, color: bool | None = None, **amount: bool) -> str:
         """As the command line prints it, in so many columns; ``brief`` and ``full`` where there is less or more."""
-        return str(_loaded(self.drawn_by)(self, width, color, **amount))
+        from astra.report.drawing import drawn_by  # noqa: PLC0415
+
+        return drawn_by(_loaded(self.drawn_by), self, width, color, **amount)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as written by ``--json``."""
-        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_plain)
-        return plain
+        found: dict[str, Any] = msgspec.to_builtins(self, enc_hook=plain)
+        return found
 
     def to_json(self) -> str:
         """Indented JSON text."""
-        return msgspec.json.format(msgspec.json.encode(self, enc_hook=_plain), indent=2).decode()
+        return msgspec.json.format(msgspec.json.encode(self, enc_hook=plain), indent=2).decode()
 
 
 class Table(Result, frozen=True, kw_only=True):
@@ -79,7 +81,8 @@ def _loaded(home: str) -> Any:
     return getattr(importlib.import_module(f"astra.{module}"), function)
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """A number of NumPy as Python's, for JSON."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -186,8 +189,8 @@ class Cost(Result, frozen=True, kw_only=True):
 class Estimate(Result, frozen=True, kw_only=True):
     """How fast a strategy runs and whether it fits."""
 
-    drawn_by: ClassVar[str] = "report.text.render_estimate"
-    shown_by: ClassVar[str] = "report.html.estimate_html"
+    drawn_by: ClassVar[str] = "report.text.estimate_parts"
+    shown_by: ClassVar[str] = "report.view.estimate_html"
     schema: str = ESTIMATE_SCHEMA
     model: str
     gpus: str
@@ -312,8 +315,8 @@ class Loss(Result, frozen=True, kw_only=True):
 class PlanSet(Table, frozen=True, kw_only=True):
     """The ranked answer to a request."""
 
-    drawn_by: ClassVar[str] = "report.text.render_plans"
-    shown_by: ClassVar[str] = "report.html.plans_html"
+    drawn_by: ClassVar[str] = "report.text.plans_parts"
+    shown_by: ClassVar[str] = "report.view.plans_html"
     schema: str = PLAN_SCHEMA
     version: str
     fingerprint: dict[str, str]
@@ -345,7 +348,7 @@ class PlanSet(Table, frozen=True, kw_only=True):
 class ModelReport(Result, frozen=True, kw_only=True):
     """What was understood of a model."""
 
-    drawn_by: ClassVar[str] = "report.text.render_model"
+    drawn_by: ClassVar[str] = "report.text.model_parts"
     schema: str = MODEL_SCHEMA
     name: str
     family: str

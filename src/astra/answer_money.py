@@ -108,8 +108,8 @@ class BreakEven(Result, frozen=True, kw_only=True):
 class RentReport(Table, frozen=True, kw_only=True):
     """What to rent: every trade of time for money worth making."""
 
-    drawn_by: ClassVar[str] = "report.money.render_rent"
-    shown_by: ClassVar[str] = "report.html.rent_html"
+    drawn_by: ClassVar[str] = "report.money.rent_parts"
+    shown_by: ClassVar[str] = "report.view.rent_html"
     schema: str = RENT_SCHEMA
     version: str
     fingerprint: dict[str, str]
@@ -124,9 +124,7 @@ class RentReport(Table, frozen=True, kw_only=True):
     search: RentSearch
     notes: list[str]
     warnings: list[str]
-    asked: dict[str, Any] = msgspec.field(
-        default_factory=dict
-    )  # the whole request, resolved: the keywords of ``astra.rent`` that give this answer
+    asked: dict[str, Any] = msgspec.field(default_factory=dict)  # the whole request: ``astra.rent`` answers it so
     own: list[BreakEven] = msgspec.field(default_factory=list)  # one's own GPUs against renting, where some are given
 
     def role(self, name: str) -> Choice:
@@ -160,8 +158,8 @@ class Afforded(Result, frozen=True, kw_only=True):
 class AffordReport(Table, frozen=True, kw_only=True):
     """What a budget buys."""
 
-    drawn_by: ClassVar[str] = "report.afford.render_afford"
-    shown_by: ClassVar[str] = "report.html.afford_html"
+    drawn_by: ClassVar[str] = "report.afford.afford_parts"
+    shown_by: ClassVar[str] = "report.view.afford_html"
     schema: str = AFFORD_SCHEMA
     version: str
     budget_usd: float
@@ -172,9 +170,7 @@ class AffordReport(Table, frozen=True, kw_only=True):
     largest: str  # the largest that has the tokens of the rule; empty if none has
     best: str  # the least loss
     notes: list[str]
-    asked: dict[str, Any] = msgspec.field(
-        default_factory=dict
-    )  # the keywords of ``astra.rent`` that it was looked for with
+    asked: dict[str, Any] = msgspec.field(default_factory=dict)  # of ``astra.rent``, that it was looked for with
 
     def __repr__(self) -> str:
         return f"<AffordReport ${self.budget_usd:,.0f} in {self.deadline_days:.4g} days: {len(self.rows)} models>"

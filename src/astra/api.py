@@ -69,18 +69,15 @@ def estimate(model: Asked, **asked: Unpack[EstimateOptions]) -> Estimate:
     if request.strategy is None:
         raise InputError("strategy", None, want="the strategy to estimate", fix=_EXAMPLE)
     world = World.of(request)
-    result = _estimated(world, request.strategy)
+    if not world.several and not is_mixed(request.strategy):
+        result = estimate_pool(world, request.strategy)
+    else:
+        from astra.search.fleet.plan import estimate_fleet  # noqa: PLC0415 - one pool does without all of it
+
+        result = estimate_fleet(world, request.strategy)
     if request.strict and result.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(result))
     return result
-
-
-def _estimated(world: World, strategy: str) -> Estimate:
-    if not world.several and not is_mixed(strategy):
-        return estimate_pool(world, strategy)
-    from astra.search.fleet.plan import estimate_fleet  # noqa: PLC0415 - as above
-
-    return estimate_fleet(world, strategy)
 
 
 def make_job(model: Asked, **asked: Unpack[PlanOptions]) -> Job:
@@ -94,20 +91,12 @@ def describe_model(model: ModelLike, *, seq: Whole | None = None) -> ModelReport
     length = seq_of(spec, FIELDS["seq"].read(seq, "seq"))
     counts = weights_of.count(spec)
     forward = weights_of.forward_flops_per_token(spec, length)
-    shape = {
-        k: v for k, v in msgspec.to_builtins(spec).items() if k not in ("name", "family", "source", "date", "aliases")
-    }
+    named = ("name", "family", "source", "date", "aliases")
     return ModelReport(
         name=spec.name,
         family=spec.family,
-        shape=shape,
-        parameters={
-            "total": counts.total,
-            "active": counts.active,
-            "embedding": counts.embedding,
-            "expert": counts.expert,
-            "mtp": counts.mtp,
-        },
+        shape={name: value for name, value in msgspec.to_builtins(spec).items() if name not in named},
+        parameters={name: getattr(counts, name) for name in ("total", "active", "embedding", "expert", "mtp")},
         flops_per_token={
             "seq": float(length),
             "forward": forward,

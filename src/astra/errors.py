@@ -15,7 +15,7 @@ def visible(text: str) -> str:
     r"""The text on one line, with every character that cannot be seen as its escape (``\n``, ``\x1b``, ``\u202e``)."""
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def visible_lines(text: str) -> str:
@@ -27,10 +27,6 @@ def shortened(text: str, most: int) -> str:
     """The text without its middle where it is longer than ``most`` characters."""
     kept = most - 3
     return text if len(text) <= most else f"{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}"
-
-
-def _escape(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")
 
 
 if TYPE_CHECKING:
@@ -55,11 +51,8 @@ class InputError(AstraError):
     def __init__(self, where: str, got: object, *, want: str, fix: str = "", picture: str = "") -> None:
         self.where, self.got, self.want, self.fix = where, got, want, fix
         # Places and wishes quote files and names; whatever is in those, the message is one line that can be seen.
-        place, wish, advice = (
-            _shortened(where, _MOST_PLACE),
-            _shortened(want, _MOST_SENTENCE),
-            _shortened(fix, _MOST_SENTENCE),
-        )
+        place = shortened(visible(where), _MOST_PLACE)
+        wish, advice = (shortened(visible(text), _MOST_SENTENCE) for text in (want, fix))
         shown = f"got {_shown(got)}, " if got is not None else ""
         drawn = f"\n{visible_lines(picture)}" if picture else ""  # the only lines of their own: a caret under the fault
         super().__init__(f"{place}: {shown}wanted {wish}.{' ' + advice if advice else ''}{drawn}")
@@ -128,13 +121,15 @@ def fold(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 
 
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The names nearest to one that is not known, as a question; something else where none is near."""
+    near = nearest_names(name, known)
+    return f"Did you mean {', '.join(near)}?" if near else otherwise
+
+
 def _shown(got: object) -> str:
     try:
         text = visible(repr(got))
     except Exception:  # a number of thousands of digits, or an object that cannot show itself
         text = f"a value of the type {type(got).__name__}"
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
-
-
-def _shortened(text: str, most: int) -> str:
-    return shortened(visible(text), most)

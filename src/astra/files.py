@@ -27,6 +27,27 @@ else:  # pragma: no cover
 Kind = Literal[
     "cluster", "jobs", "launch", "model", "plan", "prices", "profile", "rehearsal", "request", "rules", "runs", "study"
 ]  # fmt: skip
+KIB: Final = 1024
+MIB: Final = 1024**2
+# Values of a file, by what each of them costs to parse.
+MOST_CELLS: Final = 2_000_000
+MOST_JSON_VALUES: Final = 500_000
+MOST_TOML_VALUES: Final = 50_000
+MOST_DEPTH: Final = 64  # tables or lists inside each other
+MOST_DOTS: Final = 16  # parts of a dotted TOML key, which costs the square of them
+_LARGEST: Final = 2**63
+_QUOTED: Final = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*"""|\'\'\'.*?\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
+)
+_DOTTED: Final = re.compile(rf"(?:\.[ \t]*[^\s.=\[\]{{}},]*[ \t]*){{{MOST_DOTS},}}")
+_LINE: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_BYTE: Final = re.compile(r" \(byte ([0-9]+)\)$")
+_KINDS: Final = {
+    "a folder, not a regular file": stat.S_ISDIR,
+    "a pipe, not a regular file: save what comes out of it": stat.S_ISFIFO,
+    "a device, not a regular file": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
+    "a socket, not a regular file": stat.S_ISSOCK,
+}
 
 
 class _Limit(NamedTuple):
@@ -34,8 +55,6 @@ class _Limit(NamedTuple):
     most_bytes: int
 
 
-KIB: Final = 1024
-MIB: Final = 1024**2
 LIMITS: Final[dict[Kind, _Limit]] = {
     "cluster": _Limit("a TOML file of a cluster", MIB),
     "launch": _Limit("a launch script or a configuration", 128 * KIB),
@@ -50,20 +69,7 @@ LIMITS: Final[dict[Kind, _Limit]] = {
     "rules": _Limit("a file of rules", MIB),
     "runs": _Limit("a CSV file of published runs", 16 * MIB),
 }
-# Values of a file, by what each of them costs to parse.
-MOST_CELLS: Final = 2_000_000
-MOST_JSON_VALUES: Final = 500_000
-MOST_TOML_VALUES: Final = 50_000
 _TOML: Final = _Limit("a TOML file", MIB)
-MOST_DEPTH: Final = 64  # tables or lists inside each other
-MOST_DOTS: Final = 16  # parts of a dotted TOML key, which costs the square of them
-_LARGEST: Final = 2**63
-_QUOTED: Final = re.compile(
-    r'"""(?:[^"\\]|\\.|"(?!""))*"""|\'\'\'.*?\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
-)
-_DOTTED: Final = re.compile(rf"(?:\.[ \t]*[^\s.=\[\]{{}},]*[ \t]*){{{MOST_DOTS},}}")
-_LINE: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-_BYTE: Final = re.compile(r" \(byte ([0-9]+)\)$")
 
 
 def read_bytes(path: str | os.PathLike[str], kind: Kind) -> bytes:
@@ -196,14 +202,6 @@ def _check_regular(found: os.stat_result, where: str, limit: _Limit) -> None:
         kind = next((name for name, test in _KINDS.items() if test(found.st_mode)), "not a regular file")
         raise InputError(where, None, want=limit.what, fix=f"It is {kind}.")
     _check_size(found.st_size, where, limit)
-
-
-_KINDS: Final = {
-    "a folder, not a regular file": stat.S_ISDIR,
-    "a pipe, not a regular file: save what comes out of it": stat.S_ISFIFO,
-    "a device, not a regular file": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
-    "a socket, not a regular file": stat.S_ISSOCK,
-}
 
 
 def _check_size(size: int, where: str, limit: _Limit) -> None:

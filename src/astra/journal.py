@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Final, NamedTuple
 
 from astra.errors import OutputError
@@ -102,11 +101,7 @@ class Journal:
             os.fsync(self._file)
         self._settled_s = self._clock()
 
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Have all of it on disk, and let others write."""
         self.settle()
         os.close(self._file)

@@ -26,7 +26,7 @@ DATA = {
 # The two ends of a process that Astra starts, in a folder of its own.
 OWN = {("here.py", "run_on_gpu")}
 # The standard streams.
-STREAMS = {("output.py", "_stdout_error"), ("__init__.py", "_drop_stdout")}
+STREAMS = {("output.py", "flush"), ("__init__.py", "_drop_stdout")}
 
 
 def touches(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, str]]:

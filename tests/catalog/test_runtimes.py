@@ -145,18 +145,24 @@ def test_attention_in_fp8_is_for_experts_in_whole_graphs(model: str, gpus: str, 
 
 
 @pytest.mark.parametrize(
-    ("model", "precision", "graphs", "hides"),
+    ("model", "precision", "gpus", "graphs", "hides"),
     [
-        ("qwen3-30b-a3b", "mxfp8", "full", True),
-        ("qwen3-30b-a3b", "nvfp4", "full", True),
-        ("qwen3-30b-a3b", "fp8-tensorwise", "partial", False),
-        ("qwen3-30b-a3b", "bf16", "partial", False),
-        ("nemotron-3-nano-30b-a3b", "mxfp8", "partial", False),
-        ("llama-3-8b", "mxfp8", "partial", False),
+        ("qwen3-30b-a3b", "mxfp8", "8xGB200", "full", True),
+        ("qwen3-30b-a3b", "nvfp4", "8xGB300", "full", True),
+        ("qwen3-30b-a3b", "nvfp4", "8xVR200", "full", True),
+        ("qwen3-30b-a3b", "nvfp4", "8xGB200", "partial", False),
+        ("gpt-oss-20b", "nvfp4", "8xGB300", "partial", False),
+        ("gpt-oss-20b", "mxfp8", "8xGB300", "full", True),
+        ("qwen3-30b-a3b", "fp8-tensorwise", "8xGB200", "partial", False),
+        ("qwen3-30b-a3b", "bf16", "8xGB200", "partial", False),
+        ("nemotron-3-nano-30b-a3b", "mxfp8", "8xGB200", "partial", False),
+        ("llama-3-8b", "mxfp8", "8xGB200", "partial", False),
     ],
 )
-def test_whole_graphs_are_for_experts_in_one_kernel(model: str, precision: Any, graphs: str, hides: bool) -> None:
+def test_whole_graphs_are_for_experts_in_one_kernel(
+    model: str, precision: Any, gpus: str, graphs: str, hides: bool
+) -> None:
     """As in perf_recipes 0.5 and 0.6: full_iteration and overlap_moe_expert_parallel_comm with fp8_mx and nvfp4."""
-    asked = PlanRequest(model=model, gpus=("8xGB200",), precision=precision, runtime="megatron-bridge")
+    asked = PlanRequest(model=model, gpus=(gpus,), precision=precision, runtime="megatron-bridge")
     found = World.of(asked).job.recipe()
     assert (found["graphs"], found["overlap_ep"]) == (graphs, hides)

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from astra.cli import main, parser
-from astra.cli.grammar import names, verbs
-from astra.cli.manual import man
-from astra.cli.shells import bash, fish, zsh
+from astra.cli.shells import bash, fish, man, names, verbs, zsh
 
 
 def needs(program: str) -> pytest.MarkDecorator:

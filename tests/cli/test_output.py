@@ -6,6 +6,7 @@ import io
 import os
 import stat
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ def test_colour(
 def test_progress_appears_only_after_a_second() -> None:
     now_s = [0.0]
     stream = Terminal()
-    with SearchProgress(stream, clock=lambda: now_s[0]) as bar:
+    with closing(SearchProgress(stream, clock=lambda: now_s[0])) as bar:
         bar(0.1)
         now_s[0] = 0.9
         bar(0.5)

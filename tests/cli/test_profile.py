@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from astra.cli import profile as verb
 from astra.lab.profile import collectives
 from astra.lab.profile import run as profiler
 from astra.lab.profile.plan import Store, all_rows, row_key
@@ -95,7 +94,7 @@ def test_the_summary(tmp_path: Path) -> None:
     assert found.memory["copy"].median_per_s == pytest.approx(4e12)
     assert found.collectives["all_reduce of 8"].best_per_s == pytest.approx(1.75 * 2e11)
     assert (found.rows, found.planned, found.refused) == (9, 9, 1)
-    text = verb.render(found, 100, False)
+    text = found.draw(100, False)
     for words in (
         "toy",
         "mm 5.0 us",
@@ -111,7 +110,7 @@ def test_one_gpu_and_missing_packages_are_said(tmp_path: Path) -> None:
     alone = [row for row in store.rows if row["op"] != "collective"]
     found = summarize(header, alone, file="p.json", planned=9)
     assert found.not_measured == ["flash_attn: not installed", "collectives between GPUs: there is one GPU here"]
-    assert "not measured: collectives between GPUs: there is one GPU here" in verb.render(found, 100, False)
+    assert "not measured: collectives between GPUs: there is one GPU here" in found.draw(100, False)
     failed = summarize(header | {"gpus": 8}, alone, file="p.json", planned=9).not_measured
     assert failed[1] == "collectives between GPUs: the processes on the 8 GPUs here did not finish"
 

@@ -187,7 +187,7 @@ def test_plan_passes_the_money_options_on(astra_command: Command, planner: FakeP
 def test_a_picture_that_cannot_be_drawn_is_said_before_the_search(
     astra_command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("astra.report.raster.find_spec", lambda name: None)
+    monkeypatch.setattr("astra.report.pictures.find_spec", lambda name: None)
     monkeypatch.setattr("astra.renting.rent.searched", None)
     shown = astra_command(*RENT, "--plot", str(tmp_path / "front.png"))
     assert shown.code == 2

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from astra.cli.output import harmless, plain_json
 from astra.errors import InputError, shortened, visible, visible_lines
-from astra.report.html import estimate_html, plans_html
 from astra.report.listing import render_entry
-from astra.report.text import render_estimate, render_plans
+from astra.report.view import estimate_html, plans_html
 from tests.cli.conftest import FakePlanner, Shown
 from tests.report import records
 
@@ -48,10 +47,10 @@ def test_reports_show_names_and_never_obey_them(name: str, color: bool) -> None:
     planset = records.planset(plans=[plan], notes=[name], request={"model": name, "gpus": 8, "gpu": name, "node": name})
     usual = records.plan(1, model="name", gpus="8xname", runtime="name", warnings=["name"])
     pages = {
-        "plans": (render_plans(planset, 120, color), ""),
+        "plans": (planset.draw(120, color), ""),
         "estimate": (
-            render_estimate(plan.estimate, 120, color, full=True),
-            render_estimate(usual.estimate, 120, color, full=True),
+            plan.estimate.draw(120, color, full=True),
+            usual.estimate.draw(120, color, full=True),
         ),
         "entry": (render_entry(name, {"name": name, "list": [name]}, width=120, color=color), ""),
     }

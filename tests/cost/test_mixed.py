@@ -7,7 +7,7 @@ import pytest
 
 from astra import api
 from astra.cost.between import Sync, with_other_groups
-from astra.cost.mixed import Shards, Wire, beside, pool_columns, resident_bytes
+from astra.cost.mixed import Shards, Wire, other_groups, pool_columns, resident_bytes
 from astra.cost.state import Held
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
@@ -42,7 +42,7 @@ def test_groups_of_pipelines_sum_gradients_in_a_ring() -> None:
     def added_s(groups: int, *, latency_s: float = 0.0) -> float:
         wire = Wire(1e9, latency_s, Source.MEASURED)
         four = np.array([4])
-        return float(with_other_groups(job, silent, held, four, four, beside(job, groups, wire)).across_s[0])
+        return float(with_other_groups(job, silent, held, four, four, other_groups(job, groups, wire)).across_s[0])
 
     owned_s = 4 * 1e9 / 4 / 1e9  # gradients in fp32, a fourth of them, at 1 GB/s
     assert added_s(1) == 0

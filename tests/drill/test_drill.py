@@ -134,7 +134,6 @@ import json, pathlib, sys
 import astra
 from astra.catalog.runtimes import runtime
 from astra.cli import main
-from astra.report.text import render_plans
 
 asked = dict(gpus="16xT9", batch=64, seq=2048)
 one = dict(**asked, strategy="dp16 mbs1 zero1")
@@ -158,7 +157,7 @@ records = {
     "plain_sized": astra.describe_model("toymodel"),
     "rent": astra.rent("toymodel", gpus="T9", max_gpus=16, batch=64, seq=2048, tokens=1e9, objective="toy"),
 }
-told = {"text": render_plans(plan, full=True), "html": plan._repr_html_(), "reported": str(blocks)}
+told = {"text": plan.draw(full=True), "html": plan._repr_html_(), "reported": str(blocks)}
 told["home"] = astra.__file__
 told["listed"] = {
     f"effects.{name}": effect.fitted_on for name, effect in runtime("megatron").effects.items() if name == "toy_s"

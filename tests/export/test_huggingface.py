@@ -52,3 +52,20 @@ def test_deepspeed_has_no_fp8(precision: str) -> None:
     launch = given("llama-2-7b", "8xH100", "dp8 zero3", batch=16, runtime="deepspeed", precision=precision)
     (found,) = refusals(EXPORTERS["deepspeed"], launch)
     assert f"deepspeed does not train in {precision} here (it has bf16, fp16)" in found
+
+
+@pytest.mark.parametrize("runtime", ["fsdp-eager", "composer", "transformers-local"])
+def test_whoever_planned_it_recompute_is_asked_for_once(runtime: str) -> None:
+    """Accelerate's file asks for it; the Trainer stops where its own arguments do too."""
+    launch = given("llama-2-7b", "8xH100", "dp8 zero3 recompute=full", batch=16, runtime=runtime)
+    files = ACCELERATE.files(launch)
+    assert "fsdp_activation_checkpointing: true" in files["accelerate.yaml"]
+    assert "gradient_checkpointing=False" in files["train.py"]
+    assert "gradient_checkpointing=True" in EXPORTERS["deepspeed"].files(launch)["train.py"]
+
+
+def test_deepspeed_has_no_wide_gradients_without_zero() -> None:
+    """Its engine of 0.19.8 raises NotImplementedError there."""
+    for zero, refused in ((0, 1), (1, 0)):
+        launch = given("llama-2-7b", "8xH100", f"dp8 zero{zero} grads=fp32", batch=16, runtime="deepspeed")
+        assert len(refusals(EXPORTERS["deepspeed"], launch)) == refused

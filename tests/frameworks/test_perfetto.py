@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import astra
-from astra.report.perfetto import chrome_trace
+from astra.report.timeline import chrome_trace
 from astra.search.timeline import timeline_of
 from astra.search.world import World
 from astra.spec.request import PlanRequest

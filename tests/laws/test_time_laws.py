@@ -194,3 +194,16 @@ def test_tensor_parallel_traffic_does_not_hide_behind_attention() -> None:
     assert whole.communication_s["tp"] == pytest.approx(narrow.communication_s["tp"])
     assert whole.forward_s > narrow.forward_s
     assert whole.exposed_s["tp"] >= narrow.exposed_s["tp"] > 0
+
+
+@pytest.mark.parametrize("runtime", ["deepspeed", "fsdp", "composer", "megatron-bridge"])
+def test_weights_in_shards_are_gathered_whoever_trains_them(runtime: str) -> None:
+    """Adapters' gradients are nothing to reduce, but what they stand beside is gathered for forward and backward."""
+    full, adapted = (
+        told("llama-2-7b", "dp64 mbs1 zero3 overlap=none", runtime=runtime, gpus="64xH200", task=task).stages[0]
+        for task in ("pretrain", "lora")
+    )
+    whole = told("llama-2-7b", "dp64 mbs1 zero0 overlap=none", runtime=runtime, gpus="64xH200", task="lora").stages[0]
+    assert adapted.forward_s > full.forward_s  # adapters are added to all that there is, copies of weights included
+    assert full.communication_s["dp"] * 0.4 < adapted.communication_s["dp"] < full.communication_s["dp"]
+    assert whole.communication_s["dp"] < 0.02 * adapted.communication_s["dp"]

@@ -16,8 +16,7 @@ from astra.layers import blocks
 from astra.layers.blocks import tower
 from astra.layers.weights import count, forward_flops_per_token
 from astra.rules.can import unable
-from astra.spec.model import ModelSpec
-from astra.spec.tower import Tower
+from astra.spec.model import ModelSpec, Tower
 from astra.spec.workload import Workload
 from astra.units import GIB
 from tests.layers.test_operators import shard

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,14 @@ LINES = st.lists(st.binary(max_size=300).filter(lambda line: b"\n" not in line),
 def test_what_was_whole_is_kept_wherever_the_file_is_cut(lines: list[bytes], data: st.DataObject) -> None:
     path = f"/dev/shm/astra-journal-{os.getpid()}" if os.path.isdir("/dev/shm") else "journal-test"
     try:
-        with Journal(path) as journal:
+        with closing(Journal(path)) as journal:
             for line in lines:
                 journal.append(line)
         whole = Path(path).read_bytes()
         assert whole == b"".join(line + b"\n" for line in lines)
         cut = data.draw(st.integers(0, len(whole)))
         os.truncate(path, cut)
-        with Journal(path) as journal:
+        with closing(Journal(path)) as journal:
             kept = [journal.line(place) for place in journal.places]
             assert kept == lines[: whole[:cut].count(b"\n")]
             journal.append(b"next")
@@ -40,10 +41,10 @@ def test_what_was_whole_is_kept_wherever_the_file_is_cut(lines: list[bytes], dat
 def test_a_line_longer_than_a_block(tmp_path: Path) -> None:
     path = str(tmp_path / "j")
     lines = [b"a" * 3_000_000, b"", b"b" * 1_048_575, b"c"]
-    with Journal(path) as journal:
+    with closing(Journal(path)) as journal:
         for line in lines:
             journal.append(line)
-    with Journal(path) as journal:
+    with closing(Journal(path)) as journal:
         assert [journal.line(place) for place in journal.places] == lines
 
 
@@ -55,7 +56,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
             return real(number, content[:4])
         raise OSError(28, "No space left on device")
 
-    with Journal(path) as journal:
+    with closing(Journal(path)) as journal:
         journal.append(b"one")
         monkeypatch.setattr(os, "write", full)
         with pytest.raises(OutputError, match="No space left"):
@@ -69,7 +70,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
 def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
     path = str(tmp_path / "j")
     code = f"from astra.journal import Journal; Journal({path!r})"
-    with Journal(path):
+    with closing(Journal(path)):
         done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
         assert "another process is writing in it" in done.stderr
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

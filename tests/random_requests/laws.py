@@ -26,7 +26,6 @@ from astra.columns import from_strategy
 from astra.errors import AstraError, NoFeasiblePlan, visible_lines
 from astra.export.reading import from_record
 from astra.layers.kinds import layer_kinds
-from astra.report.text import render_plans
 from astra.search.detail import estimate, legality
 from astra.search.space import chunk_counts
 from astra.search.world import World
@@ -387,7 +386,7 @@ def _shown(case: Case) -> int:
     if case.several:
         return 0
     answer: Any = answer_of(case.record, "answer")
-    text = render_plans(answer, case.draw.choice((40, 80, 100, 200)), False, full=case.draw.random() < 0.5)
+    text = answer.draw(case.draw.choice((40, 80, 100, 200)), False, full=case.draw.random() < 0.5)
     assert case.record["plans"][0]["strategy"].split()[0] in text, "the best plan is not shown"
     return 1
 

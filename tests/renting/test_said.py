@@ -12,7 +12,6 @@ from astra.answer_money import RentReport
 from astra.catalog.prices import book, read_prices, to_csv
 from astra.errors import InputError, NoFeasiblePlan
 from astra.renting.rent import offers_of, rent
-from astra.report.money import render_rent
 from astra.spec.mixed_text import short_form
 from astra.spec.money import Money
 from astra.spec.request import PlanRequest
@@ -158,7 +157,7 @@ def test_common_choices_are_told_as_the_front_is() -> None:
     assert common.cost.expected.usd > 1.05 * common.cost.usd
     (line,) = [
         line
-        for line in render_rent(report, 140, full=True).splitlines()
+        for line in report.draw(140, full=True).splitlines()
         if common.name in line and "wastes" not in line and "$" in line
     ][-1:]
     assert show_dollars(common.cost.expected.usd) in line
@@ -167,7 +166,7 @@ def test_common_choices_are_told_as_the_front_is() -> None:
 def test_narrow_pages_have_the_strategies_too() -> None:
     report = asked(gpus="H100", max_gpus=16)
     for width in (80, 100, 150):
-        page = render_rent(report, width)
+        page = report.draw(width)
         for choice in report.front:
             if not choice.like:
                 assert " ".join(short_form(choice.strategy, choice.as_usual)) in page

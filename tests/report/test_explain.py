@@ -98,11 +98,11 @@ def test_why_lost_of_an_equal_plan_speaks_of_memory() -> None:
 
 def test_headroom_is_that_of_the_fullest_stage() -> None:
     stages = [records.stage(0, activations_gib=10.0), records.stage(1, activations_gib=40.0)]
-    room = explain.headroom(records.estimate(stages=stages))
-    assert room is not None
-    assert room.stage == 1
-    assert room.reserved_gib == stages[1].peak_reserved_gib
-    assert room.largest == "activations"
+    found = records.estimate(stages=stages)
+    assert explain.fullest(found).index == 1
+    said = explain.memory_sentence(found)
+    assert said.startswith(f"Stage 1 of 0-1 is the fullest: {stages[1].peak_reserved_gib:.1f} of ")
+    assert f"mostly activations ({stages[1].memory['activations']:.1f} GiB)" in said
 
 
 def test_memory_sentence_says_how_much_is_too_much() -> None:

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from astra.report.html import estimate_html, plans_html
+from astra.report.view import estimate_html, plans_html
 from astra.spec.mixed_text import on_one_line
 from tests.report import records
 

@@ -11,7 +11,7 @@ import pytest
 import astra
 from astra.answer import StageEstimate
 from astra.report.explain import error_bar, why_lost
-from astra.report.mixed import chain, comparison, marginal_sentences, render_estimate, render_mixed, stage_rows
+from astra.report.mixed import chain, comparison, marginal_sentences, stage_rows
 from astra.search.fleet.records import (
     Alternative,
     GroupEstimate,
@@ -40,7 +40,7 @@ def stages_of(estimate: MixedEstimate, group: int) -> list[MixedStage]:
 
 @pytest.mark.parametrize("width", [60, 100, 160])
 def test_the_picture_shows_every_stage(width: int) -> None:
-    text = render_mixed(answer(), width, False, full=True)
+    text = answer().draw(width, False, full=True)
     best = answer().best.estimate
     assert isinstance(best, MixedEstimate)
     assert all(name in text for name in best.used)
@@ -59,7 +59,7 @@ def test_a_fleet_is_told_in_full_as_one_pool_is() -> None:
     best = fleet.best.estimate
     assert isinstance(best, MixedEstimate)
     assert len(best.used) == 2
-    lines = render_mixed(fleet, 140, False, full=True).splitlines()
+    lines = fleet.draw(140, False, full=True).splitlines()
     assert sum(best.breakdown.values()) == pytest.approx(best.step_s, rel=1e-9)
     assert any(line.startswith("Where the ") for line in lines)
     memory = lines[next(n for n, line in enumerate(lines) if line.startswith("Memory")) :]
@@ -118,15 +118,15 @@ def test_the_comparison_says_what_the_numbers_say() -> None:
 def test_an_estimate_is_drawn_too() -> None:
     best = answer().best.estimate
     assert isinstance(best, MixedEstimate)
-    text = render_estimate(best, 120, False)
+    text = best.draw(120, False)
     assert best.strategy.split()[0] in text
     assert "tokens/s" in text
-    assert str(best) == render_estimate(best)
-    assert str(answer()) == render_mixed(answer())
+    assert str(best) == best.draw()
+    assert str(answer()) == answer().draw()
 
 
 def test_brief_text_has_the_ranking_alone() -> None:
-    text = render_mixed(answer(), 120, False, brief=True)
+    text = answer().draw(120, False, brief=True)
     assert "The best plan" not in text
     assert "step time" in text
 

@@ -6,9 +6,7 @@ import astra
 from astra.answer import Baseline, Cost, PriceTag, Range, Restarts
 from astra.answer_money import Afforded, AffordReport
 from astra.report import money
-from astra.report.afford import render_afford
-from astra.report.drawing import SCREEN_LINES
-from astra.report.scatter import picture
+from astra.report.drawing import SCREEN_LINES, scatter
 from astra.units import show_dollars
 from tests.report import records
 
@@ -29,7 +27,7 @@ COST = Cost(
 
 
 def test_the_picture_puts_the_fastest_left_and_the_cheapest_low() -> None:
-    drawn = picture([(1.0, 1000.0), (5.0, 300.0), (30.0, 100.0)], ["F", " ", "C"], 80).splitlines()
+    drawn = scatter([(1.0, 1000.0), (5.0, 300.0), (30.0, 100.0)], ["F", " ", "C"], 80).splitlines()
     rows = [line.partition("│")[2] for line in drawn if "│" in line]
     assert rows[0].startswith("F")
     assert rows[-1].endswith("C")
@@ -40,7 +38,7 @@ def test_the_picture_puts_the_fastest_left_and_the_cheapest_low() -> None:
 
 
 def test_a_front_of_one_point_can_be_drawn() -> None:
-    assert "C" in picture([(2.0, 5.0)], ["C"], 60)
+    assert "C" in scatter([(2.0, 5.0)], ["C"], 60)
 
 
 def test_the_bill_has_both_figures_and_the_source() -> None:
@@ -59,7 +57,7 @@ def test_no_figure_is_cut_off_on_a_narrow_page() -> None:
     figures = [show_dollars(one.cost.expected.usd) for one in report.front if not one.like and one.cost.expected]
     assert figures
     for width in (60, 80, 100, 140):
-        drawn = money.render_rent(report, width)
+        drawn = report.draw(width)
         assert max(len(line) for line in drawn.splitlines()) <= width
         assert all({f"{figure} ", f"{figure}\n"} & {drawn[at : at + len(figure) + 1] for at in _places(drawn, figure)}
                    for figure in figures)  # fmt: skip
@@ -75,10 +73,10 @@ def test_a_front_is_thinned_until_it_has_room_on_a_screen_and_keeps_what_it_spea
         assert [one for one in whole if one in kept] == kept
         assert all(one in kept for one in whole if one.roles)
     for width in (80, 100, 120, 160):
-        drawn = money.render_rent(report, width)
+        drawn = report.draw(width)
         assert drawn.count("\n") <= SCREEN_LINES
         assert all(one.name.split(" from ")[0] in drawn for one in whole if one.roles)
-    told = " ".join(money.render_rent(report, 100, full=True).split())
+    told = " ".join(report.draw(100, full=True).split())
     assert all(one.name.split(" from ")[0] in told for one in report.front)
 
 
@@ -92,7 +90,7 @@ def test_what_a_budget_buys_has_its_gpus_in_whole_words_on_every_page() -> None:
         version="1", budget_usd=1e6, deadline_days=366.0, ratio=20.0, rows=[row], most="", largest="", best="", notes=[]
     )
     for width in (60, 80, 100, 140):
-        lines = render_afford(report, width).splitlines()
+        lines = report.draw(width).splitlines()
         assert max(len(line) for line in lines) <= width
         assert any("1024xH100-SXM5-80GB" in line for line in lines[lines.index("") + 1 :])
 

@@ -17,10 +17,9 @@ from astra.answer import PlanSet
 from astra.answer_money import RentReport
 from astra.files import parse_toml
 from astra.report import explain
-from astra.report.bars import memory_bars, time_table
-from astra.report.front_svg import rounds
+from astra.report.charts import rounds
 from astra.report.markup import quoted, tag
-from astra.report.plan_page import plan_page
+from astra.report.plan_page import memory_bars, plan_page, time_table
 from astra.report.rent_page import rent_page
 from astra.search.timeline import timeline_of
 from astra.search.world import World

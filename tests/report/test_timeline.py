@@ -10,10 +10,9 @@ from html import unescape
 import pytest
 from msgspec.structs import replace
 
-from astra.report.perfetto import chrome_trace
-from astra.report.raster import flattened
-from astra.report.timeline import column_shares, thinned, ticks, timeline_page, timeline_svg, windows
-from astra.report.timeline_text import render_timeline, timeline_text
+from astra.report.pictures import flattened
+from astra.report.timeline import chrome_trace, column_shares, thinned, ticks, timeline_page, timeline_svg, windows
+from astra.report.timeline_text import timeline_text
 from astra.search.timeline import Lane, Moment, Span, StepTimeline, timeline_of
 from astra.search.world import World
 from astra.spec.request import PlanRequest
@@ -52,7 +51,7 @@ def test_letters_by_hand() -> None:
 
 
 def test_the_terminal_shows_letters_and_seconds_that_add_up() -> None:
-    shown = render_timeline(by_hand(), 90)
+    shown = by_hand().draw(90)
     assert "stage 0 " in shown
     row = next(line for line in shown.splitlines() if line.strip().startswith("1 "))
     *parts, total = map(float, row.split()[1:])

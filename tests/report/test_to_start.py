@@ -9,7 +9,7 @@ import astra
 from astra.export import EXPORTERS
 from astra.export.base import refusals
 from astra.export.reading import from_record
-from astra.report.mixed import render_mixed, to_start
+from astra.report.mixed import to_start
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 
 ASKED: dict[str, Any] = {"gpus": ["256xH100", "512xA100-80"], "batch": 1024, "seq": 4096, "top": 3}
@@ -29,7 +29,7 @@ def test_what_to_start_instead_is_told_first_and_exports() -> None:
     said = to_start(answer)
     assert said is not None
     assert slower in said
-    page = " ".join(render_mixed(answer, width=100).split())
+    page = " ".join(answer.draw(width=100).split())
     assert page.index(slower) < page.index("strategy GPUs")
     launch, _ = from_record(json.loads(answer.to_json()), 3)
     assert refusals(EXPORTERS["megatron"], launch) == []

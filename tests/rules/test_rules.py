@@ -49,6 +49,8 @@ DENSE: dict[str, Any] = {
     "state_heads": 0,
     "state_groups": 0,
     "delta_heads": 0,
+    "deepep_gpus": 0,
+    "hybridep_gpus": 0,
     "expert_bias": False,
     "moe": False,
     "dense_ffn": True,
@@ -56,7 +58,9 @@ DENSE: dict[str, Any] = {
     "tied": False,
     "fp8_attention": True,
 }
-MOE = DENSE | {"experts": 128, "topk": 8, "moe_ffn": 768, "shared_ffn": 1536, "moe": True, "dense_ffn": False}
+MOE = DENSE | {"experts": 128, "topk": 8, "moe_ffn": 768, "shared_ffn": 1536, "moe": True, "dense_ffn": False} | {
+    "deepep_gpus": 64, "hybridep_gpus": 8
+}  # fmt: skip
 
 # The rules once more, as plain conditions on one row: what must hold.
 HOLDS: dict[str, Callable[[Any], bool]] = {
@@ -135,6 +139,8 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "shard_zero": lambda s: s.shard == 0 or s.zero >= 1,
     "shard_experts": lambda s: not s.moe or s.shard == 0 or s.tp * s.cp * s.shard % (s.ep * s.etp) == 0,
     "dispatch": lambda s: s.dispatch == "alltoall" or s.ep > 1,
+    "dispatch_deepep": lambda s: s.dispatch != "deepep" or s.ep * s.etp <= s.deepep_gpus,
+    "dispatch_hybridep": lambda s: s.dispatch != "hybridep" or s.ep * s.etp <= s.hybridep_gpus,
     "dispatch_fp8": lambda s: not s.dispatch_fp8 or s.dispatch in ("deepep", "hybridep"),
     "overlap_ep": lambda s: not s.overlap_ep or (s.ep > 1 and s.batch // (s.dp * s.mbs) > 1),
     "overlap_ep_pipeline": lambda s: s.runtime != "megatron" or not s.overlap_ep or s.pp == 1 or s.vp > 1,
@@ -381,6 +387,9 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("shard_zero", "tp8 pp4 dp2 sp zero0 overlap=grad shard2", {}),
     ("shard_experts", "tp1 pp4 dp16 ep16 shard8", MOE),
     ("dispatch", "tp8 pp4 dp2 sp dispatch=deepep", MOE),
+    ("dispatch_deepep", "tp8 pp4 dp2 sp ep8 dispatch=deepep", MOE | {"deepep_gpus": 0}),
+    ("dispatch_deepep", "tp8 pp4 dp2 sp ep8 etp2 dispatch=deepep", MOE | {"deepep_gpus": 8}),
+    ("dispatch_hybridep", "tp8 pp4 dp2 sp ep16 dispatch=hybridep", MOE),
     ("dispatch_fp8", "tp8 pp4 dp2 sp ep8 dispatch=alltoall:fp8", MOE),
     ("overlap_ep", "tp8 pp4 vp2 dp2 sp overlap=grad,param,tp,p2p,ep", MOE),
     ("overlap_ep", "tp8 dp8 mbs32 sp ep8 overlap=grad,param,tp,ep", MOE),

@@ -14,6 +14,10 @@ MOE: dict[str, Any] = {"model": "mixtral-8x7b", "gpus": "64xH100", "batch": 256,
 CASES = [
     (DENSE | {"runtime": "torchtitan"}, "dp16 graphs=full", "torchtitan has no graphs=full, only graphs=none"),
     (MOE, "tp2 dp32 sp dispatch=deepep", "deepep and hybridep need expert parallelism, ep above 1"),
+    (MOE | {"gpus": "64xA100"}, "dp64 ep8 dispatch=hybridep", "HybridEP sends among Hopper and Blackwell GPUs"),
+    (MOE | {"gpus": "64xGB200"}, "dp64 ep8 dispatch=deepep", "DeepEP sends among NVIDIA GPUs joined by NVLink"),
+    (MOE | {"gpus": "64xH100-PCIe"}, "dp64 ep8 dispatch=deepep", "DeepEP sends among NVIDIA GPUs joined by NVLink"),
+    (MOE | {"gpus": "64xMI300X"}, "dp64 ep8 dispatch=deepep", "DeepEP sends among NVIDIA GPUs joined by NVLink"),
     (MOE, "dp64 ep8 dispatch=alltoall:fp8", "dispatch in fp8 needs deepep or hybridep"),
     (MOE, "dp64 ep8 dispatch=deepep:fp8", "megatron has no dispatch in fp8"),
     (DENSE, "dp16 overlap=grad,param,ep", "hiding expert exchanges needs ep above 1 and a second micro-batch"),
@@ -107,8 +111,9 @@ def test_rules_may_speak_of_the_words() -> None:
     assert any(" ep8 " in plan.strategy for plan in usual.plans)
     assert len(found.plans) == 5
     for plan in found.plans:
-        assert " ep8 " not in plan.strategy
+        assert not {"ep8", "dispatch=deepep"} <= set(plan.strategy.split())
         assert "moe_act" not in plan.strategy
+    assert {"ep8", "dispatch=alltoall"} <= set(found.best.strategy.split())  # which the rule leaves
     assert (
         sum(reject.strategies for reject in found.rejects if "rule" in reject.reason or "deepep" in reject.sentence) > 0
     )

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import astra
 from astra.answer import Nearby
-from astra.report.text import render_plans
 from astra.search import nearby
 from astra.search.nearby import Other
 from astra.search.one_pool import divides
@@ -105,8 +104,8 @@ def test_it_is_in_the_text_and_the_record_and_not_in_the_short_form() -> None:
     (remark,) = json.loads(answer.to_json())["nearby"]
     assert set(remark) == {"batch", "gpus", "strategy", "step_s", "tokens_per_s", "gain", "sentence"}
     start = f"Batch {remark['batch']} instead of 512"
-    assert start in render_plans(answer)
-    assert start not in render_plans(answer, brief=True)
+    assert start in answer.draw()
+    assert start not in answer.draw(brief=True)
 
 
 @pytest.mark.parametrize(("gpus", "batch"), [(64, 512), (24, 480), (16384, 2048), (8, 1000)])

@@ -12,9 +12,6 @@ import pytest
 import astra
 from astra.answer import PlanSet
 from astra.report.explain import show_step
-from astra.report.mixed import render_mixed
-from astra.report.money import render_rent
-from astra.report.text import render_plans
 from astra.search.fleet.records import MixedPlanSet
 from astra.spec.mixed_text import short_form
 from tests.tiers import sampled
@@ -88,7 +85,7 @@ def check(answer: PlanSet, drawn: str, model: str, **asked: Any) -> None:
 @pytest.mark.parametrize(("model", "gpus", "runtime", "work", "width"), sampled(CASES, every=3, rows=True))
 def test_rows_of_a_plan(model: str, gpus: str, runtime: str, work: dict[str, Any], width: int) -> None:
     answer, asked = planned(model, gpus, {"runtime": runtime, **work})
-    check(answer, render_plans(answer, width=width, brief=True), model, gpus=gpus, **asked)
+    check(answer, answer.draw(width=width, brief=True), model, gpus=gpus, **asked)
 
 
 def planned(model: str, gpus: str, asked: dict[str, Any]) -> tuple[PlanSet, dict[str, Any]]:
@@ -104,12 +101,12 @@ def test_rows_of_a_plan_over_several_pools(model: str, gpus: tuple[str, ...], ru
     asked: dict[str, Any] = {"gpus": gpus, "runtime": runtime, "batch": 64, "seq": 1024}
     answer = astra.plan(model, top=5, **asked)
     assert isinstance(answer, MixedPlanSet)
-    check(answer, render_mixed(answer, width=width, brief=True), model, **asked)
+    check(answer, answer.draw(width=width, brief=True), model, **asked)
 
 
 def test_rows_of_a_rent_report() -> None:
     report = astra.rent("llama-3-8b", gpus="H100,A100", tokens=1e10, batch=256, seq=2048, max_gpus=64)
-    drawn = render_rent(report, width=160, brief=True)
+    drawn = report.draw(width=160, brief=True)
     lines = drawn[drawn.index("strategy\n") :].split("\n")[2:]
     at = next(line.index("tp") for line in lines if " tp" in line)
     cells = "\n".join(line[at:] for line in lines[: lines.index("")])

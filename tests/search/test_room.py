@@ -12,10 +12,11 @@ from astra.cost import memory
 from astra.cost.stage import gather_parts, stage_costs
 from astra.cost.step import evaluate
 from astra.rules.restrictions import Restrictions
+from astra.search.attempts import attempts
 from astra.search.bounds import Grids, grids_may_fit
 from astra.search.engine import search
 from astra.search.space import Space
-from astra.search.words import attempts, settled
+from astra.search.words import settled
 
 CASES: list[tuple[str, str, int, int, dict[str, Any]]] = [
     ("llama-2-70b", "16xA100-40", 16, 4096, {}),

@@ -9,9 +9,8 @@ from typing import TypeVar
 
 import pytest
 
-from astra.serve.limits import USUAL, ServeLimits
 from astra.serve.worker import Worker, WorkerDied, work
-from astra.serve.workers import Full, TooLong, Workers
+from astra.serve.workers import USUAL, Full, ServeLimits, TooLong, Workers
 from tests.serve.sleeping import sleep_when_asked
 
 T = TypeVar("T")

@@ -9,10 +9,10 @@ import math
 import random
 from itertools import permutations, product
 
-from astra.sharing.problem import Problem, Task, Way
+from astra.sharing.problem import SchedulingProblem, Task, TaskWay
 
 
-def best(problem: Problem, goal: str) -> tuple[float, ...]:
+def best(problem: SchedulingProblem, goal: str) -> tuple[float, ...]:
     """The least costs there are, in the order of the goal."""
     found: tuple[float, ...] = (math.inf,)
     for ways in product(*(task.ways for task in problem.tasks)):
@@ -21,7 +21,7 @@ def best(problem: Problem, goal: str) -> tuple[float, ...]:
     return found
 
 
-def earliest(problem: Problem, ways: tuple[Way, ...], order: tuple[int, ...]) -> list[float]:
+def earliest(problem: SchedulingProblem, ways: tuple[TaskWay, ...], order: tuple[int, ...]) -> list[float]:
     starts = [math.nan] * len(ways)
     done: list[int] = []
     for number in order:
@@ -34,7 +34,7 @@ def earliest(problem: Problem, ways: tuple[Way, ...], order: tuple[int, ...]) ->
     return starts
 
 
-def fits(problem: Problem, ways: tuple[Way, ...], starts: list[float], which: list[int]) -> bool:
+def fits(problem: SchedulingProblem, ways: tuple[TaskWay, ...], starts: list[float], which: list[int]) -> bool:
     """At every start, what runs has room."""
     for at_s in [starts[number] for number in which]:
         for pool, nodes in enumerate(problem.nodes):
@@ -44,7 +44,7 @@ def fits(problem: Problem, ways: tuple[Way, ...], starts: list[float], which: li
     return True
 
 
-def costs(problem: Problem, ways: tuple[Way, ...], starts: list[float], goal: str) -> tuple[float, ...]:
+def costs(problem: SchedulingProblem, ways: tuple[TaskWay, ...], starts: list[float], goal: str) -> tuple[float, ...]:
     ends = [start_s + way.seconds for start_s, way in zip(starts, ways, strict=True)]
     late = sum(task.weight * max(end - task.deadline_s, 0.0) for task, end in zip(problem.tasks, ends, strict=True))
     done = sum(task.weight * end for task, end in zip(problem.tasks, ends, strict=True))
@@ -53,7 +53,7 @@ def costs(problem: Problem, ways: tuple[Way, ...], starts: list[float], goal: st
     return rounded if goal == "dollars" else (rounded[0], rounded[2])
 
 
-def drawn(draw: random.Random, tasks: int) -> Problem:
+def drawn(draw: random.Random, tasks: int) -> SchedulingProblem:
     """A small problem: one or two pools, two or three ways for each task, some with deadlines."""
     nodes = tuple(draw.randint(2, 6) for _ in range(draw.randint(1, 2)))
     made = []
@@ -62,9 +62,9 @@ def drawn(draw: random.Random, tasks: int) -> Problem:
         for pool in range(len(nodes)):
             for held in draw.sample(range(1, nodes[pool] + 1), 2):
                 seconds = work_s / held ** draw.uniform(0.6, 1.0) * (1 + pool)
-                ways.append(Way(pool, held, seconds, held * seconds * draw.uniform(1, 3) / 1e4))
+                ways.append(TaskWay(pool, held, seconds, held * seconds * draw.uniform(1, 3) / 1e4))
         fastest_s = min(way.seconds for way in ways)
         deadline_s = fastest_s * draw.uniform(0.9, 4) if draw.random() < 0.5 else math.inf
         ready_s = draw.choice((0.0, 0.0, draw.uniform(0, 1e5)))
         made.append(Task(tuple(ways), draw.choice((1.0, 1.0, 3.0, 0.5)), deadline_s + ready_s, ready_s))
-    return Problem(tuple(made), nodes)
+    return SchedulingProblem(tuple(made), nodes)

@@ -17,8 +17,7 @@ from astra.cli import main
 from astra.errors import NoFeasiblePlan
 from astra.questions.answering import answered
 from astra.questions.engines import Engine, Given
-from astra.report.fleet_page import fleet_page
-from astra.report.shared import gantt_svg, ranges, render_fleet
+from astra.report.shared import fleet_page, gantt_svg, ranges
 from astra.sharing.declared import sharing_of
 from astra.sharing.records import FleetReport
 from astra.units import DAY_S, parse_count
@@ -150,7 +149,7 @@ def _up(text: str) -> float:
 def test_late_jobs_are_least_late_where_that_is_the_goal() -> None:
     report = shared(goal="deadlines", jobs=hard())
     assert report.late_s > 0
-    assert "behind its deadline" in render_fleet(report, 100, False)
+    assert "behind its deadline" in report.draw(100, False)
 
 
 def test_a_job_without_a_plan_says_why() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from astra.sharing.problem import GOALS, Problem, Task, Way, nodes_of, placed, total
+from astra.sharing.problem import GOALS, SchedulingProblem, Task, TaskWay, nodes_of, placed, total
 from tests.sharing import brute_force
 
 pytest.importorskip("highspy", reason="[fleet] is not installed; make test installs it")
@@ -47,8 +47,8 @@ def test_larger_problems_have_room_and_honest_bounds(seed: int) -> None:
 
 def test_a_problem_whose_answer_is_known() -> None:
     """Two equal jobs on one node: the one that weighs more goes first (Smith's rule)."""
-    way = Way(0, 1, 10.0, 1.0)
-    problem = Problem((Task((way,), weight=1.0), Task((way,), weight=2.0)), (1,))
+    way = TaskWay(0, 1, 10.0, 1.0)
+    problem = SchedulingProblem((Task((way,), weight=1.0), Task((way,), weight=2.0)), (1,))
     found = solve(problem, GOALS["completion"])
     assert [run.start_s for run in found.schedule] == [10.0, 0.0]
     assert found.values == (0.0, 2 * 10.0 + 20.0)

@@ -16,8 +16,7 @@ from astra.catalog.runtimes import runtime, runtime_names
 from astra.columns import from_strategy
 from astra.errors import InputError
 from astra.spec.job import Job
-from astra.spec.layer_lists import MAX_STAGES
-from astra.spec.strategy import MAX_DEGREE, MAX_LAYERS, Strategy, parse_strategy, replace, usual_overlap
+from astra.spec.strategy import MAX_DEGREE, MAX_LAYERS, MAX_STAGES, Strategy, parse_strategy, replace, usual_overlap
 from astra.spec.strategy_fields import (
     CHOICES,
     DEGREES,

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 import astra
-from astra.report.study_text import render_comparison, term_rows, verdict
+from astra.report.study_text import term_rows, verdict
 from astra.spec.request import PlanRequest
 from astra.study.compare import compared
 from astra.study.records import Side
@@ -57,4 +57,4 @@ def test_what_makes_a_comparison_unequal_is_said() -> None:
     two = Side(name="b", estimate=records.estimate(gpus="8xA100", runtime="fsdp"), tokens_per_step=2000)
     found = compared(one, two)
     assert [note.partition(" ")[2].partition(":")[0] for note in found.notes[1:]] == ["GPUs differ", "runtimes differ"]
-    assert "compare tokens per second" in render_comparison(found, 100)
+    assert "compare tokens per second" in found.draw(100)

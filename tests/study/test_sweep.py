@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import astra
 from astra.errors import InputError
 from astra.report.frames import records, written
-from astra.report.sweep import render_sweep, strategy_numbers, sweep_page, sweep_svg
+from astra.report.sweep import strategy_numbers, sweep_page, sweep_svg
 from astra.spec.request import PlanRequest
 from astra.study.records import Sweep
 from astra.study.sweep import read_axes, shape, swept
@@ -65,7 +65,7 @@ def test_a_point_without_a_plan_says_why_and_the_others_stay() -> None:
     assert none.strategy is None
     assert none.why
     assert some.strategy is not None
-    assert none.why[:20] in render_sweep(found, 200)
+    assert none.why[:20] in found.draw(200)
     ET.fromstring(sweep_svg(found))
 
 

@@ -119,7 +119,7 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     return f"{len(verdicts)} requests: {', '.join(parts)}"
 
 
-def told(verdicts: Sequence[Verdict]) -> Iterator[str]:
+def reasons(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Everything that is not equal, worst last, with the reasons."""
     for outcome in OUTCOMES[1:]:
         for verdict in verdicts:
@@ -154,7 +154,7 @@ def main() -> int:
         second = pool.submit(side, other, requests, fresh=True)
         before, after = first.result(), second.result()
     verdicts = [judge(request.name, before[request.name], after[request.name]) for request in requests]
-    print("\n".join(told(verdicts)))
+    print("\n".join(reasons(verdicts)))
     bugs = [each["name"] for each in after.values() if each["code"] not in (0, *USER_ERRORS)]
     spent = [sum(each["cpu_s"] for each in found.values()) for found in (before, after)]
     print(f"{base[:9]} against {other[:9] if other else WORKING_TREE}; bugs now: {', '.join(bugs) or 'none'}")

@@ -105,24 +105,24 @@ def _errors(name: str, before: Answer, after: Answer) -> Verdict:
     return Verdict(name, EQUAL, [])
 
 
-def differences(before: Any, after: Any, path: str = "", *, beside: bool = False) -> Iterator[Difference]:
+def differences(before: Any, after: Any, path: str = "", *, restated: bool = False) -> Iterator[Difference]:
     """Every place where two records differ, without the fields that say when and by what they were made."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in [*before, *(key for key in after if key not in before)]:
             if key not in IGNORED:
                 inner = f"{path}.{key}" if path else key
-                aside = beside or key in BESIDE
-                yield from differences(before.get(key, ABSENT), after.get(key, ABSENT), inner, beside=aside)
+                aside = restated or key in BESIDE
+                yield from differences(before.get(key, ABSENT), after.get(key, ABSENT), inner, restated=aside)
     elif isinstance(before, list) and isinstance(after, list):
         for index in range(max(len(before), len(after))):
             yield from differences(
                 before[index] if index < len(before) else ABSENT,
                 after[index] if index < len(after) else ABSENT,
                 f"{path}[{index}]",
-                beside=beside,
+                restated=restated,
             )
     elif not _same(before, after):
-        yield Difference(path, before, after, beside or _only_words(path, before, after))
+        yield Difference(path, before, after, restated or _only_words(path, before, after))
 
 
 def _same(before: Any, after: Any) -> bool:

@@ -15,7 +15,7 @@ from astra.catalog import hardware
 from astra.errors import AstraError, InputError, UnknownName, fold, within
 from astra.files import read_json, read_toml
 from astra.spec.cluster import Cluster, CollectiveSweep, Device, Joint, Link, NodeType, Pool
-from astra.spec.names import Line, Name, as_line, check_names
+from astra.spec.names import Line, Name, as_line, check_fields
 from astra.spec.record import Spec, check, decode
 
 _PROFILE: Final = "a profile written by astra profile on several GPUs"
@@ -125,7 +125,7 @@ class _PoolTable(Spec, frozen=True, kw_only=True):
     available: float = 1.0
 
     def __post_init__(self) -> None:
-        check_names("pool", self)
+        check_fields("pool", self)
 
 
 class _File(Spec, frozen=True, kw_only=True):

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from astra.catalog.keys import Fields, Keys, frame_of
-from astra.spec.model import Encoder, Vision
-from astra.spec.tower import Tower
+from astra.spec.model import Encoder, Tower, Vision
 
 _N_LAYER: Final = ("n_layer", "num_hidden_layers")
 _LAYERNORM: Final[Fields] = {"norm": "layernorm", "gated_mlp": False}

@@ -17,7 +17,7 @@ from astra.catalog import hardware
 from astra.errors import InputError, fold, shortened
 from astra.files import csv_rows, read_text, whole_number
 from astra.spec.cluster import NodeType
-from astra.spec.names import Line, Name, check_line, check_name, check_names
+from astra.spec.names import Line, Name, check_fields, check_line, check_name
 from astra.spec.record import Spec
 
 Market = Literal["on-demand", "spot", "reserved"]
@@ -53,7 +53,7 @@ class Price(Spec, frozen=True, kw_only=True):
     terms: Line = ""  # where term, minimum and step are known from
 
     def __post_init__(self) -> None:
-        check_names("price", self)
+        check_fields("price", self)
 
 
 COLUMNS: Final = Price.__struct_fields__

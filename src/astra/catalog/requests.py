@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from astra.catalog import hardware, models
 from astra.errors import AstraError, InputError
 from astra.files import parse_json, parse_toml, read_text
-from astra.spec.fields import fields_of, unknown_field
+from astra.spec.fields import fields_of, read_fields, unknown_field
 from astra.spec.model import ModelSpec
 from astra.spec.request import FIELDS, PlanRequest
 
@@ -158,6 +158,13 @@ def _check_names(fields: Mapping[str, Any], where: str) -> None:
     for name in fields:
         if name not in FIELDS:
             raise unknown_field(name, fields_of(PlanRequest), f"{where}: {name[:80]}")
+
+
+def read_plain(fields: Mapping[str, Any], where: str, folder: Path) -> dict[str, Any]:
+    """The fields of a plan in a table of a file, in their plain forms; its money options stay a table."""
+    relative = {name: placed(name, value, folder) for name, value in fields.items()}
+    read = read_fields(PlanRequest, relative, lambda name: f"{where}.{name}", taken="plan")
+    return read | ({"money": relative["money"]} if isinstance(relative.get("money"), dict) else {})
 
 
 def placed(name: str, value: Any, folder: Path) -> Any:

@@ -54,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> VerbAnswer:
     """Read the entries, and keep the answer ready to be drawn."""
-    section = SECTIONS[args.kind]
-    entries = _entries(section.home)
-    exact = False
+    section, exact = SECTIONS[args.kind], False
+    module, function = section.home.split(".")
+    entries = list(getattr(importlib.import_module(f"astra.catalog.{module}"), function)())
     if args.name is not None:
         entries, exact = _chosen(entries, args.name, args.kind, section)
 
@@ -88,11 +88,6 @@ def listed(kind: str, entries: list[Any], remarks: list[str], width: int | None,
     section = SECTIONS[kind]
     columns, rows = [ListingColumn(*column) for column in section.columns], [section.row(entry) for entry in entries]
     return render_listing(section.title, columns, rows, remarks=remarks, width=width, color=color)
-
-
-def _entries(home: str) -> list[Any]:
-    module, function = home.split(".")
-    return list(getattr(importlib.import_module(f"astra.catalog.{module}"), function)())
 
 
 def _kind(text: str) -> str:
@@ -131,12 +126,10 @@ def _gpu_row(gpu: Device) -> Row:
 
 
 def _node_row(node: NodeType) -> Row:
-    links = (f"{_reach(link.reach)} {link.kind} {link.bytes_per_s / 1e9:.3g}" for link in node.links)
+    reaches = ("any" if link.reach >= 1_000_000 else f"{link.reach:,}" for link in node.links)
+    rates = (f"{link.kind} {link.bytes_per_s / 1e9:.3g}" for link in node.links)
+    links = map(": ".join, zip(reaches, rates, strict=True))
     return [node.name, node.gpu, str(node.gpus), ", ".join(links), node.date, node.source]
-
-
-def _reach(gpus: int) -> str:
-    return f"{gpus:,}:" if gpus < 1_000_000 else "any:"
 
 
 def _model_row(model: ModelSpec) -> Row:
@@ -152,7 +145,7 @@ def _model_row(model: ModelSpec) -> Row:
 def _runtime_row(runtime: Runtime) -> Row:
     zero = ", ".join(map(str, runtime.can.zero))
     fitted = Counter(runtime.fitted.values())
-    fits = "; ".join(f"{count} on {on}" for on, count in sorted(fitted.items()))
+    fits = "; ".join((f"{fitted.total()} in all", *(f"{count} on {on}" for on, count in sorted(fitted.items()))))
     words = [runtime.name, runtime.title, ", ".join(runtime.can.schedules), zero, fits]
     return [*words, runtime.date, runtime.source]
 
@@ -164,10 +157,6 @@ def _price_row(price: Price) -> Row:
 
 def _names(entry: Any) -> tuple[str, ...]:
     return (entry.name, *entry.aliases)
-
-
-def _price_names(price: Price) -> tuple[str, ...]:
-    return (f"{price.provider} {price.instance}", price.gpu)
 
 
 _DATE: Final[tuple[str, Setting, int]] = ("date", "left", 100)
@@ -201,6 +190,6 @@ SECTIONS: Final[dict[str, Section]] = {
         "Prices: dollars per GPU and hour",
         (("provider", "cut", 0), ("instance", "cut", 0), ("GPU", "left", 0), ("", "right", 0), ("region", "cut", 130),
          ("market", "left", 0), ("$/h", "right", 0), ("date", "left", 0), ("source", "cut", 110)),
-        "prices.prices", _price_row, _price_names,
+        "prices.prices", _price_row, lambda price: (f"{price.provider} {price.instance}", price.gpu),
     ),
 }  # fmt: skip

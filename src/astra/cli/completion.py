@@ -38,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> VerbAnswer:
     """Write it out."""
-    from astra.cli import manual, shells  # noqa: PLC0415
+    from astra.cli import shells  # noqa: PLC0415
 
     written: dict[str, Callable[[], str]] = {
-        "bash": shells.bash, "zsh": shells.zsh, "fish": shells.fish, "man": manual.man,
+        "bash": shells.bash, "zsh": shells.zsh, "fish": shells.fish, "man": shells.man,
     }  # fmt: skip
     if args.shell not in written:
         raise UnknownName("SHELL", args.shell, SHELLS, fix=f"One of {', '.join(SHELLS)}.")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from astra.cli import options
 from astra.cli.output import VerbAnswer
-from astra.errors import visible
+from astra.errors import InputError, visible
 
 HELP: Final = "write a plan as files that a framework or launcher starts"
 DESCRIPTION: Final = (
@@ -55,6 +55,19 @@ def run(args: argparse.Namespace) -> VerbAnswer:
         nearest=args.nearest, overwrite=args.overwrite, flag="--out",
     )  # fmt: skip
     return VerbAnswer(lambda width, color: render(record), lambda: json.dumps(record, indent=2))
+
+
+def check_target(args: argparse.Namespace, *names: str) -> None:
+    """Say before a search what would fail after it: an unknown target, or, without one, options that go with it."""
+    if args.export is not None:
+        from astra.export.python import target  # noqa: PLC0415
+
+        target(args.export, "--export")
+        return
+    for name in names:
+        if (given := getattr(args, name)) not in (None, False):
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(flag, None if given is True else given, want="--export TARGET with it")
 
 
 def render(record: dict[str, Any]) -> str:

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> VerbAnswer:
         output.write_file(args.plot, _drawn(report, args.plot.lower()))
     if args.page is not None:
         from astra.files import read_text  # noqa: PLC0415
-        from astra.report.fleet_page import fleet_page  # noqa: PLC0415
+        from astra.report.shared import fleet_page  # noqa: PLC0415
 
         output.write_file(args.page, fleet_page(report, read_text(args.jobs, "jobs")))
 
@@ -90,6 +90,6 @@ def _drawn(report: FleetReport, path: str) -> str | bytes:
 
     if path.endswith(".svg"):
         return gantt_svg(report) + "\n"
-    from astra.report.raster import png  # noqa: PLC0415
+    from astra.report.pictures import png  # noqa: PLC0415
 
     return png(gantt_svg(report), "--plot")

@@ -31,6 +31,7 @@ examples:
   astra import plan.json --pick 2
   astra estimate --from train.sh --gpus 64xH100
 """
+_WORK: Final = ("global_batch", "seq", "precision", "optimizer", "task", "lora_rank", "mtp")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,22 +60,7 @@ def _plan_record(file: str, choice: source.FileChoice) -> dict[str, Any]:
     from astra.export.reading import world_of  # noqa: PLC0415
 
     world = world_of(record, file)
-    return {
-        "schema": IMPORT_SCHEMA,
-        "file": file,
-        "framework": world.runtime.name,
-        "strategy": strategy,
-        "gpus": world.cluster.gpus,
-        "workload": {key: getattr(world.workload, key) for key in _WORK},
-        "model": world.model.name,
-        "model_spec": None,
-        "ignored": [],
-        "unknown": [],
-        "lacks": [],
-    }
-
-
-_WORK: Final = ("global_batch", "seq", "precision", "optimizer", "task", "lora_rank", "mtp")
+    return _record(file, world.runtime.name, strategy, world.cluster.gpus, world.workload, world.model.name)
 
 
 def read(file: str, fields: Mapping[str, Any], choice: source.FileChoice) -> ImportedLaunch:
@@ -127,18 +113,27 @@ def to_record(found: ImportedLaunch, file: str) -> dict[str, Any]:
     """Plain data."""
     import msgspec  # noqa: PLC0415
 
+    record = _record(file, found.framework, str(found.words), found.gpus, found, found.recipe)
+    spec = msgspec.to_builtins(found.model) if found.model is not None else None
+    own = {"model_spec": spec, "ignored": list(found.ignored), "unknown": list(found.unknown)}
+    return record | own | {"lacks": ["vocab"] if found.lacks_vocab else []}
+
+
+def _record(
+    file: str, framework: str, strategy: str, gpus: int | None, work: object, model: str | None
+) -> dict[str, Any]:
     return {
         "schema": IMPORT_SCHEMA,
         "file": file,
-        "framework": found.framework,
-        "strategy": str(found.words),
-        "gpus": found.gpus,
-        "workload": {key: getattr(found, key) for key in _WORK},
-        "model": found.recipe,
-        "model_spec": msgspec.to_builtins(found.model) if found.model is not None else None,
-        "ignored": list(found.ignored),
-        "unknown": list(found.unknown),
-        "lacks": ["vocab"] if found.lacks_vocab else [],
+        "framework": framework,
+        "strategy": strategy,
+        "gpus": gpus,
+        "workload": {key: getattr(work, key) for key in _WORK},
+        "model": model,
+        "model_spec": None,
+        "ignored": [],
+        "unknown": [],
+        "lacks": [],
     }
 
 

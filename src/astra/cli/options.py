@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -34,11 +35,8 @@ def one_of(flag: str, choices: tuple[str, ...]) -> Callable[[str], Any]:
 def add_model(parser: argparse.ArgumentParser, *, optional: bool = False, files: bool = True) -> None:
     """The MODEL argument; with ``files``, a request may stand for it."""
     text = FIELDS["model"].help_text("")
-    text = _MODEL.format(text) if files else text
-    if optional:
-        parser.add_argument("model", metavar="MODEL", nargs="?", default=argparse.SUPPRESS, help=text)
-    else:
-        parser.add_argument("model", metavar="MODEL", help=text)
+    may: dict[str, Any] = {"nargs": "?", "default": argparse.SUPPRESS} if optional else {}
+    parser.add_argument("model", metavar="MODEL", help=_MODEL.format(text) if files else text, **may)
 
 
 def add_fields(parser: argparse.ArgumentParser, verb: str, *, without: Collection[str] = ()) -> None:
@@ -56,21 +54,18 @@ def add_field(group: argparse._ArgumentGroup | argparse.ArgumentParser, field: F
     """The flag of one field, or one flag for each of its words."""
     kind = field.typed or field.kind
     given: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS}
+    text = field.help_text(verb).replace("%", "%%") if not kind.words or isinstance(field.help, str) else ""
     if kind.words and isinstance(field.help, Mapping):
         either = group.add_mutually_exclusive_group()
-        for word, text in field.help.items():
-            either.add_argument(f"--{word}", action="store_const", const=word, help=text, **given)
+        for word, help_text in field.help.items():
+            either.add_argument(f"--{word}", action="store_const", const=word, help=help_text, **given)
     elif kind.switch:
-        group.add_argument(field.spelled, action="store_const", const=True, help=field.help_text(verb), **given)
+        group.add_argument(field.spelled, action="store_const", const=True, help=text, **given)
     elif kind.repeats:
-        group.add_argument(field.spelled, metavar=kind.metavar, action="append", help=_shown(field, verb), **given)
+        group.add_argument(field.spelled, metavar=kind.metavar, action="append", help=text, **given)
     else:
         read = reader(kind, field.spelled)
-        group.add_argument(field.spelled, metavar=kind.metavar, type=read, help=_shown(field, verb), **given)
-
-
-def _shown(field: Field, verb: str) -> str:
-    return field.help_text(verb).replace("%", "%%")
+        group.add_argument(field.spelled, metavar=kind.metavar, type=read, help=text, **given)
 
 
 def add_save(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +124,9 @@ def request(verb: str, fields: Mapping[str, Any]) -> PlanRequest:
     """The request that fields make up; what cannot do without is asked for."""
     if "model" not in fields:
         raise InputError("MODEL", None, want="the model to train", fix=f"Such as astra {verb} llama-2-70b ...")
-    _check_there(fields["model"])
+    model = fields["model"]
+    if isinstance(model, str) and model.lower().endswith((".toml", ".json")) and not os.path.exists(model):
+        raise InputError(model, None, want="a request or a model in a file", fix="There is no such file.")
     gpus, cluster = fields.get("gpus"), fields.get("cluster")
     if verb != "rent" and not gpus and cluster is None:
         raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
@@ -142,14 +139,6 @@ def request(verb: str, fields: Mapping[str, Any]) -> PlanRequest:
         if name == error.where or name not in MONEY_FIELDS:
             raise
         raise InputError(MONEY_FIELDS[name].spelled, error.got, want=error.want, fix=error.fix) from None
-
-
-def _check_there(model: object) -> None:
-    """A file that is not there is told before what it would have said is missed."""
-    import os  # noqa: PLC0415
-
-    if isinstance(model, str) and model.lower().endswith((".toml", ".json")) and not os.path.exists(model):
-        raise InputError(model, None, want="a request or a model in a file", fix="There is no such file.")
 
 
 def assumed(fields: Mapping[str, Any], seq: int, batch: int) -> list[str]:
@@ -201,15 +190,13 @@ def add_output(parser: argparse.ArgumentParser, *, detail: bool = True, file: bo
     else:
         parser.set_defaults(out=None)
     if page:
-        group.add_argument(
-            "--report", metavar="FILE", dest="page", help="also write the answer as a page to show, .html"
-        )
+        text = "also write the answer as a page to show, .html"
+        group.add_argument("--report", metavar="FILE", dest="page", help=text)
     if detail:
-        amount_shown = group.add_mutually_exclusive_group()
-        amount_shown.add_argument("-q", "--quiet", action="store_true", help="only the main table")
-        amount_shown.add_argument(
-            "-v", "--verbose", action="store_true", help="everything: stages, bill, runners-up, rejects, sources"
-        )
+        amount = group.add_mutually_exclusive_group()
+        amount.add_argument("-q", "--quiet", action="store_true", help="only the main table")
+        text = "everything: stages, bill, runners-up, rejects, sources"
+        amount.add_argument("-v", "--verbose", action="store_true", help=text)
     group.add_argument("--width", metavar="N", type=whole("--width", at_least=60, at_most=400),
                        help="columns of the text (default: the terminal's)")  # fmt: skip
     group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")

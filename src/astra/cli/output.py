@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _COLOR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 _HIDDEN: Final = re.compile(r"[^\n\x20-\x7e]")
+PLOTS: Final = (".svg", ".html", ".png")
 
 
 class VerbAnswer(NamedTuple):
@@ -85,31 +86,22 @@ def write_stdout(text: str) -> None:
     """Write and flush; a full disk is an OutputError, a closed pipe is left to the caller."""
     if sys.stdout is None:
         raise OutputError("standard output is closed, so the answer cannot be written.")
-    try:
-        sys.stdout.write(text)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise _stdout_error(error) from None
-    flush()
+    flush(text)
 
 
-def flush() -> None:
-    """Flush stdout now, while an error can still be reported."""
+def flush(text: str = "") -> None:
+    """Write and flush stdout now, while an error can still be reported."""
     try:
         if sys.stdout is not None:
+            sys.stdout.write(text)
             sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise _stdout_error(error) from None
-
-
-def _stdout_error(error: OSError) -> OutputError:
-    # What is still buffered would fail again, with a traceback, when the interpreter exits.
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return OutputError(f"standard output: {error.strerror or error}.")
+        # What is still buffered would fail again, with a traceback, when the interpreter exits.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OutputError(f"standard output: {error.strerror or error}.") from None
 
 
 def error_record(kind: str, error: Exception, exit_code: int) -> str:
@@ -149,9 +141,6 @@ def check_page(path: str | None) -> None:
     check_destination(path)
 
 
-PLOTS: Final = (".svg", ".html", ".png")
-
-
 def check_files(args: argparse.Namespace) -> None:
     """Say before the work is done when rows or a picture cannot be written there."""
     for flag, path, endings in (("--csv", args.csv, (".csv",)), ("--plot", args.plot, PLOTS)):
@@ -159,13 +148,13 @@ def check_files(args: argparse.Namespace) -> None:
             raise InputError(flag, path, want=f"a name that ends in {' or '.join(endings)}")
         check_destination(path)
     if args.plot is not None and args.plot.lower().endswith(".png"):
-        from astra.report.raster import check_png  # noqa: PLC0415
+        from astra.report.pictures import check_png  # noqa: PLC0415
 
         check_png("--plot")
 
 
-def write_files(args: argparse.Namespace, answer: Table) -> list[str]:
-    """The rows and the picture of an answer, where they are asked for; the names of what was written."""
+def write_files(args: argparse.Namespace, answer: Table) -> None:
+    """The rows and the picture of an answer, where they are asked for."""
     if args.csv is not None:
         from astra.report.frames import records, written  # noqa: PLC0415
 
@@ -174,7 +163,6 @@ def write_files(args: argparse.Namespace, answer: Table) -> list[str]:
         from astra.report.pictures import drawn  # noqa: PLC0415
 
         write_file(args.plot, drawn(answer, args.plot, "--plot"))
-    return [path for path in (args.csv, args.plot) if path is not None]
 
 
 def write_file(path: str, content: str | bytes) -> None:

@@ -9,7 +9,7 @@ from keyword import iskeyword
 from typing import Any, Final, NoReturn
 
 from astra import __version__
-from astra.errors import AstraError, UnknownName, nearest_names
+from astra.errors import AstraError, UnknownName, did_you_mean
 
 # Each is a module of this package, loaded when it is asked for or told about.
 VERBS: Final = (
@@ -161,9 +161,8 @@ def _unknown(verb: str, word: str, known: list[str]) -> UsageError:
     name = word.partition("=")[0]
     if not name.startswith("-"):
         return UsageError(f"unexpected {word!r}", where=f"astra {verb}", fix=f"See astra {verb} --help.")
-    near = nearest_names(name, known)
-    hint = f"Did you mean {', '.join(near)}?" if near else f"See astra {verb} --help."
-    return UsageError(f"astra {verb} has no option {name}", where=name, fix=hint)
+    fix = did_you_mean(name, known, f"See astra {verb} --help.")
+    return UsageError(f"astra {verb} has no option {name}", where=name, fix=fix)
 
 
 def _check_text(arguments: list[str]) -> None:

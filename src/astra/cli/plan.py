@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, Final
 
-from astra.cli import options, output, source
+from astra.cli import export, options, output, source
 from astra.cli.output import VerbAnswer
 from astra.errors import InputError, NoFeasiblePlan
 from astra.spec.request import as_meant
@@ -59,7 +59,11 @@ def run(args: argparse.Namespace) -> VerbAnswer:
         source.take_request(args, args.baseline, "--baseline")
     fields = options.asked(args, "plan")
     _read_baseline(fields, source.choice_of(args), notes, planned=planned)
-    _check_export(args)
+    export.check_target(args, "export_out", "nearest")
+    if args.export_out is not None:
+        from astra.atomic import check_folder  # noqa: PLC0415
+
+        check_folder(args.export_out, flag="--export-out")
     output.check_page(args.page)
     if not {"model", "gpus", "cluster"} & fields.keys():
         fields |= {"model": DEFAULT_MODEL, "gpus": (DEFAULT_GPUS,)}
@@ -107,35 +111,15 @@ def _read_baseline(fields: dict[str, Any], choice: source.FileChoice, notes: lis
         notes.append(f"The baseline is plan {rank} of {baseline}.")
         return
     if not os.path.isfile(baseline):
-        _check_words(baseline)
+        if " " not in baseline.strip() and ("/" in baseline or "." in baseline):  # the name of a file, and no strategy
+            want = "a launch script that exists, or a strategy such as 'tp8 pp4 dp2'"
+            raise InputError("--baseline", baseline, want=want, fix="There is no such file.")
         return
     from astra.cli import import_  # noqa: PLC0415
 
     if not {"gpus", "cluster"} & fields.keys():
         raise InputError("--gpus", None, want="the GPUs to use", fix="Give --gpus 64xH100, or --cluster FILE.")
     fields["baseline"] = str(import_.fill(fields, baseline, choice, notes))
-
-
-def _check_words(baseline: str) -> None:
-    """What looks like the name of a file, and is none, is not taken for a strategy."""
-    if " " not in baseline.strip() and ("/" in baseline or "." in baseline):
-        want = "a launch script that exists, or a strategy such as 'tp8 pp4 dp2'"
-        raise InputError("--baseline", baseline, want=want, fix="There is no such file.")
-
-
-def _check_export(args: argparse.Namespace) -> None:
-    """Say at once what would fail after the search."""
-    if args.export is None:
-        for flag, given in (("--export-out", args.export_out), ("--nearest", args.nearest or None)):
-            if given is not None:
-                raise InputError(flag, args.export_out, want="--export TARGET with it")
-        return
-    from astra.atomic import check_folder  # noqa: PLC0415
-    from astra.export.python import target  # noqa: PLC0415
-
-    target(args.export, "--export")
-    if args.export_out is not None:
-        check_folder(args.export_out, flag="--export-out")
 
 
 def _export(planset: PlanSet, args: argparse.Namespace) -> list[str]:

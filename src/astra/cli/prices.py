@@ -27,6 +27,7 @@ examples:
 """
 PRICES_SCHEMA: Final = "astra.prices/1"
 ACTIONS: Final = ("import", "check")
+MOST_REASONS: Final = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,9 +53,9 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     output.check_destination(args.to)
     found = import_prices(args.file, provider=args.provider, date=args.date)
     if not found.prices:
-        raise InputError(
-            args.file, None, want="at least one price of a GPU the catalog knows", fix=_left(found.left_out)
-        )
+        reasons = ", ".join(reason for reason, _ in _most(found.left_out))
+        fix = f"Left out: {reasons}." if reasons else "It has no rows with a GPU."
+        raise InputError(args.file, None, want="at least one price of a GPU the catalog knows", fix=fix)
     if args.to:
         output.write_file(args.to, to_csv(found.prices))
     remarks = [f"Read as {'a SkyPilot catalog' if found.form == 'skypilot' else f'{found.form} prices'}."]
@@ -86,19 +87,11 @@ def _answer(found: list[Price], remarks: list[str], more: dict[str, Any]) -> Ver
     )
 
 
-MOST_REASONS: Final = 8
-
-
 def _most(left_out: dict[str, int]) -> list[tuple[str, int]]:
     """Reasons with their rows, most rows first; many reasons end in one for the rest."""
     ranked = sorted(left_out.items(), key=lambda item: -item[1])
     shown, rest = ranked[:MOST_REASONS], ranked[MOST_REASONS:]
     return [*shown, *([(f"{len(rest):,} other GPUs", sum(count for _, count in rest))] if rest else [])]
-
-
-def _left(left_out: dict[str, int]) -> str:
-    names = [reason for reason, _ in _most(left_out)]
-    return f"Left out: {', '.join(names)}." if left_out else "It has no rows with a GPU."
 
 
 def _date(text: str) -> dt.date:

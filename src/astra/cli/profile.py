@@ -69,11 +69,11 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     return answer(summarize(store.header, store.rows, file=args.file, planned=planned), args)
 
 
-def render(found: ProfileSummary, width: int | None, color: bool | None) -> str:
+def parts(found: ProfileSummary, columns: int) -> list[Any]:
     """The summary for people."""
     from astra.report import drawing  # noqa: PLC0415
 
-    parts: list[Any] = [drawing.heading(found.gpu, f"driver {found.driver}, torch {found.torch}, {found.date}")]
+    made: list[Any] = [drawing.heading(found.gpu, f"driver {found.driver}, torch {found.torch}, {found.date}")]
     for title, speeds, scale, unit in (
         ("Products above 0.5 TFLOP", found.gemm, 1e12, "TFLOP/s"),
         ("Causal attention, 8k tokens or more", found.attention, 1e12, "TFLOP/s"),
@@ -81,9 +81,8 @@ def render(found: ProfileSummary, width: int | None, color: bool | None) -> str:
         ("Collectives of 16 MiB and more, on the wire", found.collectives, 1e9, "GB/s"),
     ):
         if speeds:
-            parts += [drawing.blank(), drawing.heading(title, unit), _table(speeds, scale)]
-    parts += [drawing.blank(), *(drawing.text(line) for line in _lines(found))]
-    return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
+            made += [drawing.blank(), drawing.heading(title, unit), _table(speeds, scale)]
+    return [*made, drawing.blank(), *(drawing.text(line) for line in _lines(found))]
 
 
 def _table(speeds: dict[str, Speed], scale: float) -> Any:

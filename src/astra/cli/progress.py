@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-    from typing_extensions import Self
 
     from astra.questions.run import Progress as StudyProgressed
 
@@ -20,18 +19,27 @@ Found = TypeVar("Found")
 
 
 class _Bar:
-    """A bar that is there once it was started, and goes away at the end."""
+    """A bar that is there once it was shown, and goes away at the end."""
 
     _bar: Progress | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Take it away."""
         if self._bar is not None:
             self._bar.stop()
+
+    def _show(self, stream: TextIO, title: str, done: float, *, left: bool) -> None:
+        """Draw how much is done, and the time that is ``left``."""
+        if self._bar is None:
+            from rich import progress  # noqa: PLC0415
+            from rich.console import Console  # noqa: PLC0415
+
+            columns = [progress.TextColumn("{task.description}"), progress.BarColumn()]
+            columns += [progress.TaskProgressColumn(), progress.TimeRemainingColumn()] if left else []
+            self._bar = progress.Progress(*columns, console=Console(file=stream), transient=True)
+            self._bar.add_task("", total=1.0)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=min(max(done, 0.0), 1.0), description=title)
 
 
 class SearchProgress(_Bar):
@@ -44,21 +52,8 @@ class SearchProgress(_Bar):
 
     def __call__(self, fraction: float) -> None:
         """Report the fraction of the search that is done."""
-        if self._bar is None:
-            if self._clock() - self._began_s < PATIENCE_S:
-                return
-            self._bar = self._start()
-        self._bar.update(self._bar.task_ids[0], completed=min(max(fraction, 0.0), 1.0))
-
-    def _start(self) -> Progress:
-        from rich.console import Console  # noqa: PLC0415
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        bar = Progress(*columns, console=Console(file=self._stream), transient=True)
-        bar.add_task(self._title, total=1.0)
-        bar.start()
-        return bar
+        if self.shown or self._clock() - self._began_s >= PATIENCE_S:
+            self._show(self._stream, self._title, fraction, left=True)
 
     @property
     def shown(self) -> bool:
@@ -78,21 +73,10 @@ class StudyProgress(_Bar):
             return
         line = _line(progress)
         if self._stream.isatty():
-            self._bar = self._bar or self._start(self._stream)
-            share = progress.done / progress.questions
-            self._bar.update(self._bar.task_ids[0], completed=share, description=line)
+            self._show(self._stream, line, progress.done / progress.questions, left=False)
         elif self._clock() - self._said_s >= LINES_S:
             self._said_s = self._clock()
             print(f"astra: {line}", file=self._stream, flush=True)
-
-    def _start(self, stream: TextIO) -> Progress:
-        from rich.console import Console  # noqa: PLC0415
-        from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
-
-        bar = Progress(TextColumn("{task.description}"), BarColumn(), console=Console(file=stream), transient=True)
-        bar.add_task("", total=1.0)
-        bar.start()
-        return bar
 
 
 def _line(progress: StudyProgressed) -> str:
@@ -109,7 +93,7 @@ def followed(work: Callable[[SearchProgress | None], Found], title: str = "searc
     """What some work finds, with a bar where a person can see it."""
     if not watched():
         return work(None)
-    with SearchProgress(sys.stderr, title=title) as bar:
+    with closing(SearchProgress(sys.stderr, title=title)) as bar:
         return work(bar)
 
 

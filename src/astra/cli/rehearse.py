@@ -39,6 +39,7 @@ examples:
 """
 _FRAMEWORKS: Final = ("auto", "megatron", "torch", "fsdp2", "transformers", "torchtitan")
 _HEAD: Final = ("stage", "layers", "", "peak GiB", "reserved", "compute", "optimizer")
+_FIELDS: Final = ("peak_allocated_gib", "peak_reserved_gib", "compute_s", "optimizer_s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +77,8 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     counted = plan.counted_only(launch.strategy, job.workload)
     present = here.gpu_here(framework)
     gpu = None if counted else present
-    _say(f"rehearsing {_stages(stages)} {f'on {gpu}' if gpu else 'without a GPU: memory only'}")
+    several = f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}"
+    _say(f"rehearsing {several} {f'on {gpu}' if gpu else 'without a GPU: memory only'}")
     if framework != "megatron":
         rows = here.run_in_torch(ranks, framework, gpu=gpu is not None)
     else:
@@ -126,10 +128,6 @@ def chosen(args: argparse.Namespace) -> Chosen:
     return Chosen(launch, job, stages, ranks)
 
 
-def _stages(stages: list[int]) -> str:
-    return f"stage{'s' if len(stages) > 1 else ''} {', '.join(map(str, stages))}"
-
-
 def _say(line: str) -> None:
     """Progress, for whoever is watching."""
     from astra.cli.progress import watched  # noqa: PLC0415
@@ -138,17 +136,14 @@ def _say(line: str) -> None:
         print(visible(line), file=sys.stderr, flush=True)
 
 
-def render(found: Rehearsal, width: int | None, color: bool | None) -> str:
+def parts(found: Rehearsal, columns: int) -> list[Any]:
     """The record for people."""
     from astra.report import drawing  # noqa: PLC0415
 
     where = f"{found.framework}, run on {found.gpu}" if found.gpu else f"{found.framework}, tensors counted, no GPU"
-    table = drawing.table((_HEAD[0], "right"), (_HEAD[1], "right"), (_HEAD[2], "left"),
-                          *((name, "right") for name in _HEAD[3:]))  # fmt: skip
-    for stage in found.stages:
-        for row in _rows(stage, found):
-            table.add_row(*row)
-    parts: list[Any] = [
+    heads = ((name, "right" if name else "left") for name in _HEAD)
+    table = drawing.table(*heads, rows=(row for stage in found.stages for row in _rows(stage, found)))
+    return [
         drawing.heading(f"{found.model}, {found.gpus}", where),
         drawing.text(found.strategy),
         drawing.blank(),
@@ -158,42 +153,26 @@ def render(found: Rehearsal, width: int | None, color: bool | None) -> str:
         *(drawing.text(note) for note in found.notes),
         *(drawing.text(f"not checked: {what}") for what in found.not_checked),
     ]
-    return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
 
 
 def _rows(stage: RehearsedStage, found: Rehearsal) -> list[tuple[str, ...]]:
-    lines = [
-        (
-            str(stage.stage),
-            str(sum(stage.layers)),
-            "measured" if found.how == "gpu" else "counted",
-            *_cells(stage.measured),
-        )
-    ]
+    how = "measured" if found.how == "gpu" else "counted"
+    lines: list[tuple[str, ...]] = [(str(stage.stage), str(sum(stage.layers)), how, *_cells(stage.measured))]
     if stage.rehearsed_runtime is not None:
         lines.append(("", "", f"predicted, {found.compared_with}", *_cells(stage.rehearsed_runtime)))
-        lines.append(("", "", "difference", *(_percent(stage.differences.get(name)) for name in _FIELDS)))
+        off = [stage.differences.get(name) for name in _FIELDS]
+        lines.append(("", "", "difference", *("-" if value is None else f"{value:+.1%}" for value in off)))
     lines.append(("", "", f"plan, {found.runtime}", *_cells(stage.plan)))
     return lines
 
 
-_FIELDS: Final = ("peak_allocated_gib", "peak_reserved_gib", "compute_s", "optimizer_s")
-
-
 def _cells(figures: Figures) -> list[str]:
-    values = [getattr(figures, name) for name in _FIELDS]
-    shown = [f"{value:.2f}" if value is not None else "-" for value in values[:2]]
-    return shown + [_seconds(value) for value in values[2:]]
+    def shown(name: str, value: float | None) -> str:
+        if value is None:
+            return "-"
+        return f"{value:.2f}" if name.endswith("_gib") else f"{value:.3f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
 
-
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
-
-
-def _percent(value: float | None) -> str:
-    return f"{value:+.1%}" if value is not None else "-"
+    return [shown(name, getattr(figures, name)) for name in _FIELDS]
 
 
 def _verdict(stage: RehearsedStage, found: Rehearsal) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from astra.cli import options, output
+from astra.cli import export, options, output
 from astra.cli.output import VerbAnswer
 from astra.errors import InputError
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     fields = options.asked(args, "rent")
     if "tokens" not in fields:
         raise InputError("--tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
-    _check_export(args)
+    export.check_target(args, "pick", "export_out")
     from astra.cli.progress import followed  # noqa: PLC0415
     from astra.renting.rent import rent  # noqa: PLC0415
 
@@ -72,18 +72,6 @@ def run(args: argparse.Namespace) -> VerbAnswer:
 
     output.write_files(args, report)
     return output.answer(report, args)
-
-
-def _check_export(args: argparse.Namespace) -> None:
-    """Say at once what would fail after the search."""
-    if args.export is None:
-        for flag, given in (("--pick", args.pick), ("--export-out", args.export_out)):
-            if given is not None:
-                raise InputError(flag, given, want="--export TARGET with it")
-        return
-    from astra.export.python import target  # noqa: PLC0415
-
-    target(args.export, "--export")
 
 
 def _export(report: RentReport, args: argparse.Namespace) -> list[str]:

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> VerbAnswer:
         import uvicorn  # noqa: PLC0415
 
         from astra.serve.app import application  # noqa: PLC0415
-        from astra.serve.limits import USUAL  # noqa: PLC0415
+        from astra.serve.workers import USUAL  # noqa: PLC0415
     except ImportError as error:
         fix = "pip install 'astra-planner[serve]' has them."
         raise InputError(

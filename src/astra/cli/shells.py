@@ -1,9 +1,88 @@
-"""Completion for the shells people use, written out from the grammar: no command is run while somebody types."""
+"""The command line as data, and what is written out from it: completion for shells, and the manual page."""
 
 from __future__ import annotations
 
-from astra.cli.grammar import Option, Verb, names, verbs
+import argparse
+from functools import cache
+from typing import Final, NamedTuple
+
+from astra import __version__
+from astra.cli import parser
+from astra.cli.parser import EXIT_CODES, SUMMARY
 from astra.files import own_text
+from astra.spec.fields import Field
+from astra.spec.money import MONEY_FIELDS
+from astra.spec.request import FIELDS
+
+_FILES: Final = ("FILE", "PLAN.json", "DIR", "A", "B")
+# What an option takes whose values have names: by the field it sets, or by the word that stands for its value.
+_CATALOG: Final = {"model": "models", "gpus": "gpus", "runtime": "runtimes", "node": "nodes"}
+_NAMED: Final = {"KIND": "sections", "SHELL": "shells", "TARGET": "targets", "ACTION": "actions"}
+
+
+class Option(NamedTuple):
+    """One option of a verb, or one word that stands without a flag (no names)."""
+
+    names: tuple[str, ...]
+    metavar: str  # empty: it takes no value
+    help: str
+    words: tuple[str, ...] = ()  # the values there are, where they are few
+    catalog: str = ""  # models, gpus, runtimes, nodes, targets, ...: whose names it takes
+    files: bool = False
+
+
+class Verb(NamedTuple):
+    """One verb."""
+
+    name: str
+    help: str
+    description: str
+    epilog: str
+    options: tuple[Option, ...]
+
+
+@cache
+def verbs() -> tuple[Verb, ...]:
+    """Every verb, in the order of the help."""
+    built, found = parser.build(), []
+    for name in parser.VERBS:
+        said, actions = parser.module(name), parser.verb_parser(built, name)._actions
+        found.append(Verb(name, said.HELP, said.DESCRIPTION, said.EPILOG, tuple(map(_option, actions))))
+    return tuple(found)
+
+
+def _option(action: argparse.Action) -> Option:
+    metavar = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
+    field: Field | None = FIELDS.get(action.dest) or MONEY_FIELDS.get(action.dest)
+    kind = None if field is None else field.typed or field.kind
+    words = kind.words if kind is not None else tuple(map(str, action.choices or ()))
+    files = metavar in _FILES or metavar.endswith("|FILE") or action.dest in ("model", "cluster", "rules", "prices")
+    shown = (action.help or "").replace("%%", "%")
+    catalog = (_NAMED.get(metavar) or _CATALOG.get(action.dest, "")) if metavar else ""
+    return Option(tuple(action.option_strings), metavar, shown, words if metavar else (), catalog, files)
+
+
+@cache
+def names() -> dict[str, tuple[str, ...]]:
+    """The names that options take."""
+    from astra.catalog import hardware  # noqa: PLC0415
+    from astra.catalog.models import model_names  # noqa: PLC0415
+    from astra.catalog.runtimes import runtime_names  # noqa: PLC0415
+    from astra.cli.catalog import SECTIONS  # noqa: PLC0415
+    from astra.cli.completion import SHELLS  # noqa: PLC0415
+    from astra.cli.prices import ACTIONS  # noqa: PLC0415
+    from astra.export import EXPORTERS  # noqa: PLC0415
+
+    return {
+        "shells": SHELLS,
+        "actions": ACTIONS,
+        "targets": tuple(EXPORTERS),
+        "sections": tuple(SECTIONS),
+        "models": tuple(model_names()),
+        "gpus": hardware.names("devices"),
+        "nodes": hardware.names("nodes"),
+        "runtimes": tuple(runtime_names()),
+    }
 
 
 def _filled(name: str, **words: str) -> str:
@@ -115,3 +194,42 @@ def _fish_option(verb: str, option: Option) -> list[str]:
     flags = "".join(f" -l {name[2:]}" if name.startswith("--") else f" -s {name[1:]}" for name in option.names)
     needs = " -r" if option.metavar else ""
     return [f"{start}{flags}{needs}{parts} -d {_fish(option.help)}"]
+
+
+def man() -> str:
+    """The page in man's macros: ``astra completion man | man -l -``."""
+    lines = [
+        f'.TH ASTRA 1 "" "Astra {__version__}" "Astra"',
+        ".SH NAME",
+        f"astra \\- {_roff(SUMMARY[0].lower() + SUMMARY[1:].rstrip('.'))}",
+        ".SH SYNOPSIS",
+        ".B astra",
+        "VERB [ARGUMENTS] [OPTIONS]",
+        ".SH DESCRIPTION",
+        _roff(SUMMARY),
+        "Every verb prints one JSON record with \\-\\-json.",
+    ]
+    for verb in verbs():
+        lines += _man_verb(verb)
+    lines += [".SH EXIT STATUS"]
+    for code, meaning in EXIT_CODES.items():
+        lines += [".TP", f".B {code}", _roff(meaning)]
+    return "\n".join(lines) + "\n"
+
+
+def _man_verb(verb: Verb) -> list[str]:
+    free = " ".join(option.metavar for option in verb.options if not option.names)
+    lines = [f'.SH "ASTRA {verb.name.upper()}"', f".B astra {verb.name}", _roff(f"{free} [OPTIONS]".strip()), ".PP"]
+    lines.append(_roff(verb.description))
+    for option in verb.options:
+        words = ", ".join(f"\\fB{_roff(name)}\\fR" for name in option.names)
+        value = f"\\fI{_roff(option.metavar)}\\fR" if option.metavar else ""
+        lines += [".TP", " ".join(filter(None, (words, value))), _roff(option.help) or "\\&"]
+    lines += [".PP", ".nf", *(_roff(line) for line in verb.epilog.rstrip("\n").split("\n")), ".fi"]
+    return lines
+
+
+def _roff(words: str) -> str:
+    """Words without a meaning in roff: backslashes and hyphens as themselves, no line that begins as a command."""
+    text = words.replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{text}" if text.startswith((".", "'")) else text

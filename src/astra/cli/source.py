@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from astra.cli import options
 from astra.errors import InputError
+
+if TYPE_CHECKING:
+    from astra.search.world import World
+
 
 _ANSWER: Final = re.compile(r'\s*\{\s*"schema"\s*:\s*"astra\.')  # every answer of ours begins with it
 MOST_VOCAB: Final = 100_000_000
@@ -79,3 +83,29 @@ def take_request(args: argparse.Namespace, file: str, flag: str) -> None:
     elif flag == "--from":
         want = "either MODEL or the plan file, which says it"
         raise InputError("MODEL", args.model, want=want, fix=f"Leave out one of them: {flag} {file} has a request.")
+
+
+class Planned(NamedTuple):
+    """One plan of a file."""
+
+    file: str
+    record: dict[str, Any]
+    world: World
+    rank: int
+    strategy: str
+    step_s: float
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """The PLAN.json argument and which plan of it."""
+    parser.add_argument("plan", metavar="PLAN.json", help="a plan written by astra plan --out")
+    parser.add_argument("--pick", metavar="N", help="which plan of the file (default 1, the best)")
+
+
+def read(file: str, pick: str | None) -> Planned:
+    """The plan of a rank; the file must be whole and consistent."""
+    from astra.export.reading import figure, plan_of, world_of  # noqa: PLC0415
+
+    text, record, rank = plan_strategy(file, FileChoice(pick=pick))
+    plan, place = plan_of(record, rank, file)
+    return Planned(file, record, world_of(record, file), rank, text, figure(plan, "step_s", place))

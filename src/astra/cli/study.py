@@ -95,7 +95,7 @@ def _asked(study: Study, args: argparse.Namespace) -> StudyReport:
     with contextlib.closing(Results(folder)) as results:
         engine = engine_of(args.engine, args.workers, args.address)
         try:
-            with StudyProgress(sys.stderr) as bar:
+            with contextlib.closing(StudyProgress(sys.stderr)) as bar:
                 return run_study(study, results, engine, most=args.most, retry=args.retry, follow=bar)
         except KeyboardInterrupt:
             if sys.stderr is not None:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Final
 
-from astra.cli import options, planned
+from astra.cli import options, source
 from astra.cli.output import VerbAnswer, check_destination, write_file
 from astra.errors import InputError
 
@@ -36,7 +36,7 @@ ENDINGS: Final = (".svg", ".html", ".png", ".json")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the verb."""
-    planned.add_plan(parser)
+    source.add_plan(parser)
     parser.add_argument(
         "--out", metavar="FILE", dest="file", help="write a picture (.svg, .html, .png) or a trace (.json)"
     )
@@ -47,14 +47,15 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     """Simulate, write the picture if one is asked for, and keep the answer ready to be drawn."""
     ending = _ending(args.file)
     check_destination(args.file)
-    found = planned.read(args.plan, args.pick)
+    found = source.read(args.plan, args.pick)
     step = timeline(found)
     if args.file is not None:
         write_file(args.file, _written(step, ending))
-    return VerbAnswer(lambda width, color: _text(step, width, args.file), step.to_json)
+    wrote = f"\nWrote {args.file}.\n" if args.file is not None else ""
+    return VerbAnswer(lambda width, color: step.draw(width) + wrote, step.to_json)
 
 
-def timeline(found: planned.Planned) -> StepTimeline:
+def timeline(found: source.Planned) -> StepTimeline:
     """The step of a plan, with a remark where the file says another time."""
     from msgspec.structs import replace  # noqa: PLC0415
 
@@ -83,20 +84,13 @@ def _ending(file: str | None) -> str:
 
 def _written(step: StepTimeline, ending: str) -> str | bytes:
     if ending == ".json":
-        from astra.report.perfetto import chrome_trace  # noqa: PLC0415
+        from astra.report.timeline import chrome_trace  # noqa: PLC0415
 
         return json.dumps(chrome_trace(step), separators=(",", ":")) + "\n"
     from astra.report import timeline  # noqa: PLC0415
 
     if ending == ".png":
-        from astra.report.raster import png  # noqa: PLC0415
+        from astra.report.pictures import png  # noqa: PLC0415
 
         return png(timeline.timeline_svg(step), "--out")
     return timeline.timeline_svg(step) + "\n" if ending == ".svg" else timeline.timeline_page(step)
-
-
-def _text(step: StepTimeline, width: int | None, file: str | None) -> str:
-    from astra.report.timeline_text import render_timeline  # noqa: PLC0415
-
-    shown = render_timeline(step, width)
-    return shown if file is None else f"{shown}\nWrote {file}.\n"

@@ -64,7 +64,10 @@ def run(args: argparse.Namespace) -> VerbAnswer:
 
         draw(rows, args.plot)
     if args.report:
-        write_file(args.report, markdown(found, date=_today(), commit=_commit()))
+        import datetime as dt  # noqa: PLC0415
+
+        today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
+        write_file(args.report, markdown(found, date=today, commit=_commit()))
 
     def text(width: int | None, color: bool) -> str:
         if args.show is not None:
@@ -82,12 +85,6 @@ def _matching(runs: list[Run | Skipped], pattern: str) -> list[Run | Skipped]:
         near = nearest_names(pattern, tuple(run.id for run in runs))
         raise InputError("--show", pattern, want="the name of a run", fix=f"Near: {', '.join(near)}." if near else "")
     return found
-
-
-def _today() -> str:
-    import datetime as dt  # noqa: PLC0415
-
-    return dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
 
 
 def _commit() -> str:

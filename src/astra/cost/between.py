@@ -17,7 +17,7 @@ from astra.cost.state import Held, Holding, gradient_bytes
 from astra.layers.operators import once
 from astra.network import collectives
 from astra.provenance import Bools, Codes, Floats, Ints, Source, Timed, worst
-from astra.spec.job import Beside, Job
+from astra.spec.job import Job, OtherGroups
 
 
 class Replicas(NamedTuple):
@@ -45,6 +45,7 @@ class Sync(NamedTuple):
     source: Codes
     tied_s: Floats  # of a table whose copies stand on the first and on the last stage
     across_s: Floats  # what a rank owns, with its like in groups of other pipelines: once a step, whatever ZeRO does
+    frozen_gather_s: Floats = np.zeros(1)  # of weights without gradients, which are gathered where weights are sharded
 
 
 def tied_s(job: Job, ends: Bools, tp: Ints, ranks_apart: Ints, stage_ranks: Ints) -> Floats:
@@ -79,27 +80,24 @@ def sync(
         (effects.zero_reduces_whole(job.runtime), grad_bytes, 0.0),
         ("all_gather", _gathered_bytes(job), 0.0),
     )
-    several = [
-        (held.trained_dense, ranks, ranks if shards is None else shards, stride),
-        (held.trained_expert, expert_ranks, expert_ranks if expert_shards is None else expert_shards, expert_stride),
-    ]
-    several = [group for group in several if np.any(group[0])]
-    nothing = np.zeros(shape)
-    if not several:
-        return Sync(nothing, nothing, nothing, np.zeros(shape, np.int8), nothing, nothing)
-    params, members, within, apart = (
-        np.stack([np.broadcast_to(column, shape) for column in columns]) for columns in zip(*several, strict=True)
-    )
-    found = once(partial(_moves, job, operations), params, members, apart)
-    if np.any(within < members):
-        found = _in_groups(job, found, operations, params, members, within, apart)
-    source = worst(*(way.source.max(axis=0) for way in found))
-    reduced, scattered, gathered = (way.seconds.sum(axis=0) for way in found)
-    return Sync(reduced, scattered, gathered, source, nothing, nothing)
+    expert_shards = expert_ranks if expert_shards is None else expert_shards
+    groups = (ranks, ranks if shards is None else shards, stride), (expert_ranks, expert_shards, expert_stride)
+    experts = job.model.moe.experts if job.model.moe else 1
+    padded = effects.pads_experts(job.runtime, experts, expert_shards)
+    trained = held.trained_dense, padded * held.trained_expert
+    moved, nothing = _moved(job, operations, trained, groups, shape), np.zeros(shape)
+    frozen_s, source = nothing, worst(*(way.source for way in moved))
+    if job.workload.task == "lora":
+        frozen = _moved(
+            job, operations, (held.dense - trained[0], padded * held.expert - trained[1]), groups, shape
+        ).gather
+        frozen_s, source = frozen.seconds, worst(source, frozen.source)
+    reduced, scattered, gathered = (way.seconds for way in moved)
+    return Sync(reduced, scattered, gathered, source, nothing, nothing, frozen_s)
 
 
 def with_other_groups(
-    job: Job, moved: Sync, held: Held, ranks: Ints, expert_ranks: Ints, beside: Beside | None
+    job: Job, moved: Sync, held: Held, ranks: Ints, expert_ranks: Ints, others: OtherGroups | None
 ) -> Sync:
     """Gradients also summed with groups of other pipelines.
 
@@ -107,11 +105,11 @@ def with_other_groups(
     the other groups in a ring over the slowest wire. Groups with fewer GPUs own larger parts, so unequal shards make
     the small group the slow one. Each group updates its own copy of the weights.
     """
-    if beside is None:
+    if others is None:
         return moved._replace(across_s=np.zeros_like(moved.across_s))
     owned = gradient_bytes(job) * (held.trained_dense / ranks + held.trained_expert / expert_ranks)
-    times, moved_s = 2 * (beside.groups - 1), np.maximum(owned / beside.bytes_per_s, beside.line_s)
-    ring_s = times * beside.latency_s + times / beside.groups * moved_s
+    times, moved_s = 2 * (others.groups - 1), np.maximum(owned / others.bytes_per_s, others.line_s)
+    ring_s = times * others.latency_s + times / others.groups * moved_s
     source = worst(moved.source, np.full(moved.source.shape, Source.ASSUMED, np.int8))
     return moved._replace(across_s=ring_s, source=source)
 
@@ -137,7 +135,8 @@ def replicas(
     reduce_s = np.where(zero >= 1, moved.reduce_scatter_s, moved.all_reduce_s)
     reduce_s = reduce_s + np.where(once_reduced, moved.across_s, 0.0)
     across_s = np.where(once_reduced, 0.0, moved.across_s)
-    gather_s = np.where(zero >= 1, moved.all_gather_s, 0.0)
+    in_shards = (zero >= 3) | kept
+    gather_s = np.where(zero >= 1, moved.all_gather_s, 0.0) + np.where(in_shards, moved.frozen_gather_s, 0.0)
     slowdown = collectives.overlap_slowdown(job.pool, "cluster")
 
     def exposed(busy: Floats, window: Floats, on: Ints) -> Floats:
@@ -170,6 +169,24 @@ class _Moves(NamedTuple):
     reduce: Timed
     scatter: Timed
     gather: Timed
+
+
+def _moved(
+    job: Job, operations: Sequence[tuple[str, float, float]], parameters: Sequence[Floats],
+    groups: Sequence[tuple[Ints, Ints, Ints]], shape: tuple[int, ...],
+) -> _Moves:  # fmt: skip
+    """Dense and expert parameters in turn, each with its replicas, those who shard them, and how far apart they are."""
+    several = [(own, *group) for own, group in zip(parameters, groups, strict=True) if np.any(own)]
+    if not several:
+        nothing = Timed(np.zeros(shape), np.zeros(shape, np.int8))
+        return _Moves(nothing, nothing, nothing)
+    params, members, within, apart = (
+        np.stack([np.broadcast_to(column, shape) for column in columns]) for columns in zip(*several, strict=True)
+    )
+    found = once(partial(_moves, job, operations), params, members, apart)
+    if np.any(within < members):
+        found = _in_groups(job, found, operations, params, members, within, apart)
+    return _Moves(*(Timed(way.seconds.sum(axis=0), way.source.max(axis=0)) for way in found))
 
 
 def _moves(

@@ -61,9 +61,11 @@ class Passes(NamedTuple):
 
 
 class StageTimes:
-    """Stage times of one micro-batch from part times, [mesh, sort]."""
+    """Stage times of one micro-batch from part times, [mesh, sort]; ``again`` with layers that are run again."""
 
-    def __init__(self, job: Job, gathered: Gathered, table: StageKinds, columns: Columns) -> None:
+    def __init__(
+        self, job: Job, gathered: Gathered, table: StageKinds, columns: Columns, *, again: bool = True
+    ) -> None:
         self._index, self._table, self._columns = gathered.place, table, columns
         self._collective_s = _collective_s(job, columns)
         order = kinds(job.model)
@@ -73,9 +75,8 @@ class StageTimes:
         backward = [self._seconds(part.backward) for part in (*by_kind, first, last)]
         weight = [part.weight_s[self._index] for part in (*by_kind, first, last)]
         nothing = np.zeros(len(self._index))
-        again = [*forward[:-2], nothing, nothing]
-        self._by_part = (forward, backward, weight, again)
-        names = modules_in(job)
+        self._by_part = (forward, backward, weight, *([[*forward[:-2], nothing, nothing]] if again else []))
+        names = modules_in(job) if again else ()
         self._by_module = np.zeros((len(self._index), len(order), len(names)))
         for kind, part in enumerate(by_kind):
             for module, name in enumerate(names):
@@ -83,8 +84,9 @@ class StageTimes:
         self.forward, self.backward, self.weight, self.recompute, self.modules = self._passes(table)
 
     def _passes(self, table: StageKinds) -> Passes:
-        forward, backward, weight, again = (over_stages(table, columns) for columns in self._by_part)
-        return Passes(forward, backward, weight, again, over_layers(table, self._by_module))
+        forward, backward, weight, *again = (over_stages(table, columns) for columns in self._by_part)
+        repeated = again[0] if again else np.zeros((1, 1))
+        return Passes(forward, backward, weight, repeated, over_layers(table, self._by_module))
 
     def before(self) -> Passes:
         """The virtual stages before each kind's last rank."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -181,11 +183,15 @@ def _of_weights(job: Job, key: LayerKind | str, layer: Layer, rows: int) -> list
     """Copies of weights and gradients.
 
     Weight gradients are added to the buffer micro-batches share, where the GEMM does not do it itself. Runtimes that
-    gather unit by unit copy weights out of a buffer, those of the embedding too.
+    gather unit by unit copy weights out of a buffer, frozen ones and those of the embedding too.
     """
-    sizes = sum((g.groups * g.k * g.n for g in layer.gemms if trained(job, g)), start=np.zeros(rows))
+    added, gathered = (
+        sum((g.groups * g.k * g.n for g in layer.gemms if chosen(g)), start=np.zeros(rows))
+        for chosen in (partial(trained, job), attrgetter("weight"))
+    )
     if not job.runtime.kernels["gather"].forward_bytes:
-        return [Stream("accumulate", sizes, way="backward")]
-    if key == EMBEDDING and not job.model.tied_embeddings and job.workload.task != "lora":
-        sizes = sizes + weights_of.embedding_weights(job.model).total
-    return [Stream("accumulate", sizes, way="backward"), Stream("gather", sizes)]
+        return [Stream("accumulate", added, way="backward")]
+    if key == EMBEDDING and not job.model.tied_embeddings:
+        table = weights_of.embedding_weights(job.model).total
+        added, gathered = added + table * (job.workload.task != "lora"), gathered + table
+    return [Stream("accumulate", added, way="backward"), Stream("gather", gathered)]

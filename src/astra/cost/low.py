@@ -18,6 +18,7 @@ class Scaling(NamedTuple):
     slower: float  # time of a product over that of one with whole operands scaled
     cast_bytes: float  # read and written per element: its maximum, the cast, both layouts
     share: float = 1.0  # of the products; the others stay in bf16
+    gathered_bytes: float = 1.0  # per element, where tensor-parallel ranks gather what is quantised already
 
 
 SCALINGS: Final = {
@@ -26,7 +27,7 @@ SCALINGS: Final = {
     # that each layout is two passes, of which TorchInductor's over columns run at half of the rate (ranks of torchtitan
     # on an H200 took 1.7 times as long as this for casts of 8,192 tokens); sums of blocks are promoted on CUDA cores
     # every 128 elements.
-    "fp8-rowwise": Scaling("fp8", 1.03, (2 + 2 + 1) + 2 * (2 + 2 + 1)),
+    "fp8-rowwise": Scaling("fp8", 1.03, (2 + 2 + 1) + 2 * (2 + 2 + 1), gathered_bytes=2.0),  # torchao gathers in bf16
     "fp8-blockwise": Scaling("fp8", 1.14, 2 + 2 * (1 + 4 / 128)),
     "mxfp8": Scaling("fp8", 1.0, 2 + 2 * (1 + 1 / 32)),
     # Two passes, for the scale of the whole. Megatron-Bridge's recipes keep no layer in bf16 (bf16_with_nvfp4_mixed of

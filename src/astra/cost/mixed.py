@@ -39,7 +39,7 @@ from astra.network import collectives
 from astra.network.curves import load, ramped
 from astra.provenance import Floats, Ints, Source, worst
 from astra.spec.cluster import Cluster, Link, Pool
-from astra.spec.job import Beside, Job
+from astra.spec.job import Job, OtherGroups
 from astra.spec.mixed import Group, MixedStrategy
 
 _ONE = np.array(1)
@@ -235,8 +235,8 @@ def slowest_between(cluster: Cluster, pools: Sequence[int]) -> Wire | None:
     return slowest(wires) if wires else None
 
 
-def beside(job: Job, groups: int, way: Wire | None) -> Beside | None:
-    """What a job's pipelines have beside them where groups share a batch.
+def other_groups(job: Job, groups: int, way: Wire | None) -> OtherGroups | None:
+    """The groups that a job's pipelines share a batch with.
 
     The parts of all ranks are the model once, whatever its shards: a line carries that for every neighbour in the ring.
     """
@@ -244,7 +244,7 @@ def beside(job: Job, groups: int, way: Wire | None) -> Beside | None:
         return None
     whole = 0.0 if np.isinf(way.total_bytes_per_s) else gradient_bytes(job) * trained_parameters(job)
     line_s = float(whole / way.total_bytes_per_s)
-    return Beside(groups=groups, bytes_per_s=way.bytes_per_s, latency_s=way.latency_s, line_s=line_s)
+    return OtherGroups(groups=groups, bytes_per_s=way.bytes_per_s, latency_s=way.latency_s, line_s=line_s)
 
 
 def held_up(cluster: Cluster, ends: tuple[int, int], nbytes: Floats | float, *ranks: Floats | float) -> Floats:

@@ -198,7 +198,7 @@ def pipelines_s(
     to the next stage, [row].
     """
     seconds = np.zeros(len(meshes))
-    for rows in alike_in_shape(job, meshes):
+    for rows in by_shape(job, meshes):
         some, parts = only_own_layouts(meshes.take(rows)), gathered.take(rows)
         stage_kinds = np.stack([stage_kind_of_rank(job.model, *layout) for layout in some.layouts])[some.layout]
         by_rank_s = np.take_along_axis(exchanged_s[rows], stage_kinds, axis=1)
@@ -208,7 +208,7 @@ def pipelines_s(
     return seconds
 
 
-def alike_in_shape(job: Job, meshes: Meshes) -> Iterator[Ints]:
+def by_shape(job: Job, meshes: Meshes) -> Iterator[Ints]:
     """Rows whose pipelines have the same slots."""
     if len(meshes) == 1:
         yield np.zeros(1, np.int64)

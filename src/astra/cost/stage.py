@@ -29,7 +29,7 @@ from astra.cost.gathered import (
     temporary_bytes,
 )
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.low import fuses_experts, qkv_bytes
+from astra.cost.low import fuses_experts, qkv_bytes, scaling
 from astra.cost.parts import parts
 from astra.cost.state import Held, Units, local, unit_parameters
 from astra.layers import weights as weights_of
@@ -135,7 +135,7 @@ def gather_parts(job: Job, columns: Columns) -> Gathered:
 def shard_of(job: Job, columns: Columns) -> Shard:
     """Shardings as the job splits them."""
     tp, cp, ep, etp, mbs, sp, flash = (columns[name] for name in SHARD_COLUMNS)
-    gathered_bytes = 1.0 if job.workload.low and job.runtime.gathers_fp8 else 2.0
+    gathered_bytes = scaling(job).gathered_bytes if job.workload.low and job.runtime.gathers_fp8 else 2.0
     work = job.workload
     return Shard(
         work.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes, job.words, work.imbalance,
@@ -174,9 +174,9 @@ def retention(job: Job) -> Retention:
 
 
 def stage_work(job: Job, meshes: Meshes, gathered: Gathered) -> StageWork:
-    """What the stages of every mesh do, which is all that the bound of a mesh asks for."""
+    """What the stages of every mesh do, which is all that the bound of a mesh asks for: nothing is run again."""
     table = stage_table(job, meshes)
-    return _work(job, meshes, gathered, table, StageTimes(job, gathered, table, meshes.columns))
+    return _work(job, meshes, gathered, table, StageTimes(job, gathered, table, meshes.columns, again=False))
 
 
 def _work(job: Job, meshes: Meshes, gathered: Gathered, table: StageKinds, times: StageTimes) -> StageWork:
@@ -216,7 +216,8 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     whole, checkpoint, largest = memory.layers("whole"), memory.layers("checkpoint"), memory.largest("whole")
     alive = work.in_flight / columns["vp"][:, None]
     graphed = graph_bytes(job, checkpoint, alive)
-    ends = 2.0 * job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
+    end_bytes = job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
+    ends = np.where(pp > 1, end_bytes, 0.0)[:, None] * (2.0 + effects.kept_outputs(job.runtime, work.in_flight))
     return StageCosts(
         *work,
         kept_whole=whole + times.queued_bytes(job, gathered.shard, work.microbatches, alive),
@@ -225,7 +226,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
         layer_whole=largest,
         layer_working=memory.largest("working") + _fresh_bytes(job, held) + temporary_bytes(columns, largest),
         head_bytes=memory.head(),
-        buffer_bytes=np.where(pp > 1, ends, 0.0)[:, None] * np.ones(table.rank.shape) + WORKSPACE_BYTES + graphed,
+        buffer_bytes=ends + WORKSPACE_BYTES + graphed,
         held=held,
         units=unit_parameters(job, gathered.shard, gathered.place, table, expert_shards),
         sync=_sync(job, meshes, held, table),
@@ -255,9 +256,9 @@ def _sync(job: Job, meshes: Meshes, held: Held, table: StageKinds) -> Sync:
         shards=shards[:, None],
         expert_shards=expert_shards[:, None],
     )
-    if job.beside is not None:
+    if job.other_groups is not None:
         ranks = (some["dp"] * some["cp"])[:, None]
-        moved = with_other_groups(job, moved, take(held, first), ranks, expert_ranks[:, None], job.beside)
+        moved = with_other_groups(job, moved, take(held, first), ranks, expert_ranks[:, None], job.other_groups)
     one_end = (table.first ^ table.last)[first]
     stage_ranks = some["tp"] * some["cp"] * some["dp"]
     apart = np.maximum(some["pp"] - 1, 1) * stage_ranks

@@ -10,7 +10,8 @@ What is alive beside kept activations was counted in torch's ``_fsdp_param_group
 backward a unit has its weights and, gathered ahead, those of the next one; the gradients of the last unit are on their
 way, copied to the width they are reduced in, until the next unit's are there. Those of the output are there twice when
 its backward ends, as they were made and as they are reduced. The output's weights stay from forward to backward. What
-ranks shard is the fp32 weight of the optimizer: there is no other.
+ranks shard is the fp32 weight of the optimizer: there is no other; what they keep of its gradient is as wide, whatever
+width it is reduced in.
 """
 
 from __future__ import annotations
@@ -76,6 +77,12 @@ def gradient_bytes(job: Job) -> float:
     return max(job.words.gradient_bytes, float(job.workload.element_bytes))
 
 
+def whole_gradient_bytes(job: Job) -> float:
+    """Of a parameter's gradient, as a rank holds it that has all of them."""
+    work = job.workload
+    return effects.whole_gradient_bytes(job.runtime, work.precision, float(work.element_bytes), gradient_bytes(job))
+
+
 def _per_parameter(job: Job, moments: Ints) -> tuple[Floats, Floats]:
     """Bytes of optimizer state, and bytes the update moves; moments in bf16 are half as many, read and written."""
     name = job.workload.optimizer
@@ -133,7 +140,8 @@ def weight_bytes(job: Job, held: Held, how: Holding) -> Floats:
 def static_bytes(job: Job, held: Held, how: Holding, layers: Floats) -> Bytes:
     """Memory that lives through the step. All arguments broadcast."""
     whole_gradients, apart = how.whole_gradients, (how.zero >= 3) & ~how.kept
-    gradients = gradient_bytes(job) * _sharded(how, held.trained_dense, held.trained_expert, ~whole_gradients)
+    each_bytes = np.where(whole_gradients, whole_gradient_bytes(job), gradient_bytes(job))
+    gradients = each_bytes * _sharded(how, held.trained_dense, held.trained_expert, ~whole_gradients)
     state_bytes = _per_parameter(job, how.moments)[0]
     optimizer = state_bytes * _sharded(how, held.trained_dense, held.trained_expert, how.zero >= 1)
     # FSDP holds the layer in use and the one prefetched, as weights and as gradients being reduced.
@@ -163,7 +171,10 @@ def optimizer_s(job: Job, held: Held, how: Holding) -> Timed:
     return Timed(seconds, worst(source, trips.source * (offload > 0)))
 
 
-__all__ = ["Bytes", "Held", "Holding", "LayerKind", "gradient_bytes", "local", "optimizer_s", "static_bytes"]
+__all__ = [
+    "Bytes", "Held", "Holding", "LayerKind", "gradient_bytes", "local", "optimizer_s", "static_bytes",
+    "whole_gradient_bytes",
+]  # fmt: skip
 
 
 class Units(NamedTuple):
@@ -212,11 +223,13 @@ def in_units(
     reduced = gradient_bytes(job) * trained  # adapters are a thousandth of a unit
     again = (how.zero >= 3) & ~how.kept
     moving = ~how.whole_gradients
-    early = np.where(moving & (microbatches == 1), static.gradients, 0.0)
+    gradients = np.where(moving, MASTER_BYTES / gradient_bytes(job), 1.0) * static.gradients
+    early = np.where(moving & (microbatches == 1), gradients, 0.0)
     at_layer = np.where(again, 2 * width * layer, 0.0) + np.where(moving, reduced * np.maximum(layer, head), 0.0)
     at_head = np.where(again, width * layer, 0.0) + np.where(moving, (width * trained + reduced) * head, 0.0)
     return static._replace(
         weights=np.where(again, 0.0, static.weights) + np.where(how.zero >= 2, shard_bytes(job, held, how), 0.0),
+        gradients=gradients,
         gathered=np.maximum(at_layer, at_head) - early,
         at_loss=np.where(again, width * head, 0.0) - early,
     )

@@ -35,8 +35,8 @@ class PartTable:
         known = self.timed[0].shard
         rows = len(known.tp)
         both = (np.concatenate([getattr(known, name), column]) for name, column in wanted.items())
-        earliest, alike = distinct(*both)
-        at = earliest[alike[rows:]]  # the first row that is the same
+        earliest, same = distinct(*both)
+        at = earliest[same[rows:]]  # the first row that is the same
         new = unique(at[at >= rows]) - rows
         if len(new):
             fresh = gather_parts(self._job, {name: column[new] for name, column in wanted.items()})
@@ -63,9 +63,9 @@ class PartTables:
     def of(self, job: Job) -> PartTable:
         """The table of a job, or of one that says the same and may recompute more."""
         within = job.pool.gpus_per_node, job.pool.scaleup_gpus  # all that its number of GPUs says of one micro-batch
-        for (*alike, repeats), table in self._tables.items():
+        for (*known, repeats), table in self._tables.items():
             more = repeats is None or (job.repeats is not None and {*job.repeats} <= {*repeats})
-            if alike == [*within, job.settled] and more:
+            if known == [*within, job.settled] and more:
                 return table
         return self._tables.setdefault((*within, job.settled, job.repeats), PartTable())
 

@@ -18,8 +18,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import product
+from operator import attrgetter
 from statistics import NormalDist
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -41,7 +42,10 @@ BELIEVED: Final = 0.15  # the weight of what is believed before anything is seen
 ALONE: Final = 3.0  # times that, of a kind no other source has published
 WIDE: Final = 1.65  # four in five steps are within so many times the prediction, and log errors are normal
 _MOST_TOKENS: Final = 24  # log2, of a micro-batch on one rank
-_AT_ONCE: Final = 32  # bars whose sums fit a processor's cache
+_BLOCK: Final = 32  # errors
+_ONE_THREAD: Final = 2**18  # multiplications that OpenBLAS does in one thread
+_STRUCTURE: Final = [WORDS.index(name) for name in STRUCTURE]
+_shared = attrgetter(*SHARED)
 _BELIEF: Final = tuple(
     math.log(WIDE) * NormalDist().inv_cdf(0.5 + 0.5 * share) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED)
     for share in np.arange(0.5, 24) / 24
@@ -56,14 +60,14 @@ def bar_of(kind: Kind, without: str = "") -> float:
 
 def log_bars(kinds: Sequence[Kind], without: str = "") -> Floats:
     """The bars of several kinds."""
-    tokens = np.array([kind.tokens for kind in kinds])
-    return _widest(kinds, lambda some, at: _quantiles(_alike(some, without) * _as_long(tokens[at]), without))
+    tokens = np.array([[kind.tokens] for kind in kinds])
+    return _widest(kinds, lambda some, at: _quantiles(_likeness(some, without), _as_long(tokens[at]), without)[:, 0])
 
 
 def log_bars_by_tokens(kinds: Sequence[Kind], tokens: Ints) -> Floats:
     """[kind, tokens]: the bars of kinds whose micro-batches have other tokens."""
     as_long = _as_long(tokens)
-    return _widest(kinds, lambda some, _: _quantiles(_alike(some)[:, None, :] * as_long))
+    return _widest(kinds, lambda some, _: _quantiles(_likeness(some), as_long))
 
 
 def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -> Floats:
@@ -78,7 +82,9 @@ def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -
 
 def _apart(kinds: Sequence[Kind]) -> Floats:
     """[kind] what is doubted besides, for words that runs have been published without."""
-    return np.sqrt([len(runs().elsewhere(kind)) for kind in kinds]) * math.log(APART)
+    sorts = {(kind.model, kind.zero, *_shared(kind)): kind for kind in kinds}
+    many = {sort: len(runs().elsewhere(kind)) for sort, kind in sorts.items()}
+    return np.sqrt([many[kind.model, kind.zero, *_shared(kind)] for kind in kinds]) * math.log(APART)
 
 
 def _plain(kind: Kind) -> Kind:
@@ -86,58 +92,111 @@ def _plain(kind: Kind) -> Kind:
     return kind._replace(context="whole", exchange="shown" if kind.exchange == "hidden" else kind.exchange)
 
 
-def _quantiles(near: Floats, without: str = "") -> Floats:
-    """[...] the bars of what is as near as [..., kind of run] to the runs, but for those of a source."""
-    sizes, of, shares = _errors(without)
-    rows = near.reshape(-1, near.shape[-1])
-    found = np.zeros(len(rows), np.int64)
-    for start in range(0, len(rows), _AT_ONCE):
-        reached = np.take(rows[start : start + _AT_ONCE], of, axis=1, mode="clip")  # quicker than with a check
-        reached *= shares
-        np.cumsum(reached, axis=1, out=reached)
-        ends = COVERED * reached[:, -1]
-        found[start : start + _AT_ONCE] = [row.searchsorted(end) for row, end in zip(reached, ends, strict=True)]
-    return np.asarray(sizes[found].reshape(near.shape[:-1]))
+def _quantiles(near: Floats, as_long: Floats, without: str = "") -> Floats:
+    """[kind, tokens] the bars of what is as near as [kind, kind of run] and [.., tokens, length] to the runs.
+
+    Products of matrices say which block of errors holds a quantile: it alone is added up.
+    """
+    errors = _errors(without)
+    before = as_long @ np.stack([_product(near[:, some], shares) for some, shares in errors.before], axis=1)
+    ends = COVERED * before[..., -1:]
+    block = (before[..., 1:-1] < ends).sum(axis=-1)
+    of = errors.of[block]
+    kind, tokens = np.ogrid[: of.shape[0], : of.shape[1]]
+    own_long = np.broadcast_to(as_long, (*of.shape[:2], as_long.shape[-1]))
+    reached = near[kind[..., None], of] * own_long[kind[..., None], tokens[..., None], errors.length[of]]
+    reached = np.cumsum(reached * errors.shares[block], axis=-1) + before[kind, tokens, block][..., None]
+    place = (reached[..., :-1] < ends).sum(axis=-1)
+    return np.asarray(errors.sizes[block, place])
+
+
+class _Errors(NamedTuple):
+    """Sizes of errors, ascending, in blocks; the last block is filled up with the largest, which has no share more."""
+
+    sizes: Floats  # [block, place]
+    of: Ints  # likewise, the kind of run of each,
+    shares: Floats  # and its share
+    length: Ints  # [kind of run] among the lengths of micro-batches
+    before: tuple[tuple[Ints, Floats], ...]  # kinds of each length, and [kind, block] the shares before each, and all
 
 
 @cache
-def _errors(without: str) -> tuple[Floats, Ints, Floats]:
-    """The sizes of all errors but those of a source, ascending; the kind of run of each, and its share."""
+def _errors(without: str) -> _Errors:
+    """All errors but those of a source."""
     known = runs()
     counted = known.sets_bars & (np.array(known.source) != without)
     weight = counted / np.maximum(np.bincount(known.source_of, known.sets_bars)[known.source_of], 1) ** CROWD
     sizes = np.concatenate([np.abs(known.log_error[counted]), _BELIEF])
     order = np.argsort(sizes, kind="stable")
+    order = np.concatenate([order, np.repeat(order[-1:], -len(order) % _BLOCK)])
     of = np.concatenate([known.of[counted], np.full(len(_BELIEF), len(known.first))])[order]
     shares = np.concatenate([weight[counted], np.full(len(_BELIEF), BELIEVED / len(_BELIEF))])[order]
-    return sizes[order], of, shares
+    shares[len(sizes) :] = 0.0
+    length = np.append(
+        np.searchsorted(_lengths(), known.numbers[known.first, NUMBERS.index("tokens")]), len(_lengths())
+    )
+    in_block = np.zeros((len(length), len(order) // _BLOCK + 1))
+    np.add.at(in_block, (of, np.arange(len(order)) // _BLOCK + 1), shares)
+    of_length = [np.flatnonzero(length == each) for each in range(len(_lengths()) + 1)]
+    before = tuple((some, in_block.cumsum(axis=1)[some]) for some in of_length)
+    return _Errors(*(column.reshape(-1, _BLOCK) for column in (sizes[order], of, shares)), length, before)
 
 
-def _alike(kinds: Sequence[Kind], without: str = "") -> Floats:
+@cache
+def _lengths() -> Floats:
+    """How many tokens micro-batches of published runs have, ascending."""
+    return np.unique(runs().numbers[:, NUMBERS.index("tokens")])
+
+
+def _likeness(kinds: Sequence[Kind], without: str = "") -> Floats:
     """[kind, kind of run]: how much a run counts by all but the tokens of a micro-batch.
 
     What is believed is one more kind of run, the last. It is near to all, and nearer to what nobody has published.
     """
     known = runs()
     words, gpus = known.coded(kinds)
-    far = PENALTY["gpus"] * np.abs(gpus[:, None] - known.numbers[known.first, NUMBERS.index("gpus")])
+    chosen = np.zeros((len(kinds), len(_far_by_word())))
+    ends = np.cumsum([0, *(len(values) + 1 for values in known.known)])
+    np.put_along_axis(chosen, np.where(words < 0, ends[1:] - 1, ends[:-1] + words), 1.0, axis=1)
+    far = _product(chosen, _far_by_word())
+    far += PENALTY["gpus"] * np.abs(gpus[:, None] - known.numbers[known.first, NUMBERS.index("gpus")])
+    published = _published(without)
+    same = np.array([tuple(word) in published for word in words[:, _STRUCTURE].tolist()], bool)
+    return np.concatenate([np.exp(-far), np.where(same, 1.0, ALONE)[:, None]], axis=-1)
+
+
+@cache
+def _published(without: str) -> frozenset[tuple[int, ...]]:
+    """The words that make a kind of its own, of every run but those of a source."""
+    known = runs()
+    others = known.of[np.array(known.source) != without]
+    return frozenset(map(tuple, known.words[known.first[others]][:, _STRUCTURE].tolist()))
+
+
+@cache
+def _far_by_word() -> Floats:
+    """[value of a word, kind of run]: how far a run is by it; after the values of each word what no run has."""
+    known = runs()
+    rows = []
     for place, name in enumerate(WORDS):
-        far += PENALTY[name] * (words[:, None, place] != known.words[known.first, place])
+        codes = np.append(np.arange(len(known.known[place])), -1)
+        rows.append(PENALTY[name] * (codes[:, None] != known.words[known.first, place]))
         if name not in SHARED:
-            far += NEVER * (words[:, None, place] < 0)
-    others = np.zeros(len(known.first), bool)
-    others[known.of[np.array(known.source) != without]] = True
-    structure = [WORDS.index(name) for name in STRUCTURE]
-    same = (words[:, None, structure] == known.words[known.first][:, structure]).all(axis=-1) & others
-    believed = np.where(same.any(axis=-1, keepdims=True), 1.0, ALONE)
-    return np.concatenate([np.exp(-far), believed], axis=-1)
+            rows[-1][-1] += NEVER
+    return np.concatenate(rows)
+
+
+def _product(rows: Floats, table: Floats) -> Floats:
+    """Rows times a table, a few at a time: for more, NumPy's library starts threads that cost more than they do."""
+    few = max(min(_ONE_THREAD // table.size, len(rows)), 1)
+    padded = np.concatenate([rows, np.zeros((-len(rows) % few, rows.shape[1]))])
+    return (padded.reshape(-1, few, rows.shape[1]) @ table).reshape(len(padded), -1)[: len(rows)]
 
 
 def _as_long(tokens: Ints | Floats) -> Floats:
-    """[tokens, kind of run]: how much a run counts by the tokens of a micro-batch."""
-    known = runs()
-    far = np.abs(tokens[:, None] - known.numbers[known.first, NUMBERS.index("tokens")])
-    return np.concatenate([np.exp(-PENALTY["tokens"] * far), np.ones((len(far), 1))], axis=-1)
+    """[.., tokens, length]: how much a run counts by the tokens of a micro-batch; what is believed is one more length."""
+    near = np.exp(-PENALTY["tokens"] * np.abs(tokens[..., None] - _lengths()))
+    return np.concatenate([near, np.ones((*near.shape[:-1], 1))], axis=-1)
 
 
 @cache
@@ -176,8 +235,8 @@ class Doubt:
         self._factors = _factors(kind_at(job, 0))
 
     def of(self, columns: Mapping[str, Column]) -> Floats:
-        """The factor of each row of a table."""
-        keys = keys_of(self._job, columns)
+        """The factor of each row of a table; its dispatcher is the job's."""
+        keys = keys_of(self._job, {name: column for name, column in columns.items() if name != "dispatch"})
         new = unique(keys[np.isnan(self._factors[keys])])
         if len(new):
             first, kind = np.unique(new // TOKENS, return_inverse=True)

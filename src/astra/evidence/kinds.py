@@ -97,7 +97,7 @@ def keys_of(job: Job, columns: Mapping[str, Column]) -> Ints:
     return key
 
 
-def told_apart(job: Job, degrees: Mapping[str, Column]) -> tuple[Column, ...]:
+def asked_of_degrees(job: Job, degrees: Mapping[str, Column]) -> tuple[Column, ...]:
     """All that kinds ask of degrees."""
     reach = reaches_out(job, degrees["ep"], degrees["etp"])
     return degrees["dp"] > 1, degrees["pp"] > 1, degrees["cp"], degrees["ep"] > 1, reach
@@ -124,7 +124,7 @@ def _named(job: Job, codes: Mapping[str, int]) -> Kind:
         dispatch=_DISPATCHES[CHOICES["dispatch"][codes["dispatch"]]] if codes["experts"] else "none",
         exchange=("shown", "hidden")[codes["exchange"]] if codes["experts"] else "none",
         precision=bits_of(job.workload.precision),
-        generation=job.pool.device.generation or job.pool.device.arch.lower(),
+        generation=job.pool.device.arch.split()[0].lower(),  # of its own, whosever kernels it runs
         network=network_of(job),
         task="lora" if job.workload.task == "lora" else "full",
         offload=CHOICES["offload"][codes["offload"]],
@@ -177,11 +177,8 @@ class Runs(NamedTuple):
 
     def coded(self, kinds: Sequence[Kind]) -> tuple[Ints, Floats]:
         """Words of kinds in the same codes, and their GPUs; a value that no run has is -1."""
-        words = [
-            [values.index(word) if (word := getattr(kind, name)) in values else -1
-             for name, values in zip(WORDS, self.known, strict=True)]
-            for kind in kinds
-        ]  # fmt: skip
+        places = [{word: place for place, word in enumerate(values)} for values in self.known]
+        words = [[place.get(word, -1) for place, word in zip(places, kind, strict=False)] for kind in kinds]
         return np.array(words, np.int64).reshape(-1, len(WORDS)), np.array([kind.gpus for kind in kinds])
 
     def elsewhere(self, kind: Kind) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Exporter, Launch, Left, header, joined, one_pool, template
+from astra.export.base import Exporter, Launch, Left, Limit, header, joined, one_pool, template
 from astra.export.launch_script import adapter_notes, adapters, preamble, torchrun
 from astra.export.quoting import json_text, yaml
 
@@ -16,8 +16,8 @@ _TARGETS: Final = {
 }
 
 
-def program(launch: Launch) -> str:
-    """The Python file."""
+def program(launch: Launch, *, checkpoints: bool) -> str:
+    """The Python file, which asks for the plan's recompute where ``checkpoints`` leaves that to the model."""
     workload, strategy = launch.workload, launch.strategy
     steps = max(1, round(workload.tokens / workload.tokens_per_step)) if workload.tokens is not None else 1000
     half = "torch.float16" if workload.precision == "fp16" else "torch.bfloat16"
@@ -36,18 +36,13 @@ def program(launch: Launch) -> str:
         lines += ["return get_peft_model(base, adapters)"]
     # In FP8 it is Accelerate's file that says the precision: a word of the Trainer's would take its place.
     kind = [] if workload.low else ["        fp16=True," if workload.precision == "fp16" else "        bf16=True,"]
-    said = [*kind, f"        gradient_checkpointing={_recomputes(launch)},"]
+    said = [*kind, f"        gradient_checkpointing={checkpoints and strategy.recompute == 'full'},"]
     made = "\n".join(f"    {line}".rstrip() for line in lines) + "\n"
     body = template("train_huggingface.txt").replace("@MODEL", made)
-    body = body.replace("@ARGUMENTS", "\n".join(said)).replace("@STEPS", str(steps))
+    body = body.replace("@ARGUMENTS", "\n".join(said)).replace("@STEPS", str(steps)).replace("@TP", str(strategy.tp))
     # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
     top = joined(["# -*- coding: utf-8 -*-", *header(launch, VERIFIED)])
     return top + body.replace("@EVERY", str(launch.save_interval))
-
-
-def _recomputes(launch: Launch) -> bool:
-    """Accelerate's FSDP checkpoints by itself; DeepSpeed leaves it to the model."""
-    return launch.strategy.recompute == "full" and launch.runtime != "fsdp-eager"
 
 
 def settings(launch: Launch) -> list[str]:
@@ -74,7 +69,7 @@ def left(launch: Launch) -> list[Left]:
 def _accelerate_files(launch: Launch) -> dict[str, str]:
     return {
         "accelerate.yaml": joined(header(launch, ACCELERATE.verified)) + yaml(accelerate_config(launch)),
-        "train.py": program(launch),
+        "train.py": program(launch, checkpoints=False),  # the configuration says it
         "launch.sh": _accelerate_script(launch),
     }
 
@@ -139,9 +134,13 @@ def _accelerate_script(launch: Launch) -> str:
 def _deepspeed_files(launch: Launch) -> dict[str, str]:
     return {
         "ds_config.json": json_text(deepspeed_config(launch)),
-        "train.py": program(launch),
+        "train.py": program(launch, checkpoints=True),
         "launch.sh": _deepspeed_script(launch),
     }
+
+
+def _wide_without_zero(launch: Launch) -> bool:
+    return launch.strategy.grads == "fp32" and launch.strategy.zero == 0
 
 
 DEEPSPEED: Final = Exporter(
@@ -149,7 +148,10 @@ DEEPSPEED: Final = Exporter(
     title="DeepSpeed configuration",
     verified="DeepSpeed 0.19.8: its own DeepSpeedConfig, for the job's number of ranks",
     runtime="deepspeed",
-    limits=(one_pool("DeepSpeed"),),
+    limits=(
+        one_pool("DeepSpeed"),
+        Limit("grads", "DeepSpeed adds gradients up in fp32 under ZeRO alone, zero 1 or more", _wide_without_zero),
+    ),
     made=_deepspeed_files,
     notes=lambda launch: template("deepspeed_notes.md") + adapter_notes(launch),
     left=left,

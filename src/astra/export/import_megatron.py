@@ -24,8 +24,7 @@ from astra.export.import_megatron_model import (
 )
 from astra.export.imported import Arguments, ImportAsked, ImportedLaunch
 from astra.files import load_toml
-from astra.spec.layer_lists import MAX_STAGES
-from astra.spec.strategy import Strategy
+from astra.spec.strategy import MAX_STAGES, Strategy
 
 
 @cache

@@ -223,8 +223,10 @@ def once(timed: Callable[..., R], *columns: Floats | Ints | Bools | float, repea
     which is quicker to try than to compare the columns.
     """
     given = [np.asarray(column) for column in columns]
-    shape = np.broadcast_shapes(*(column.shape for column in given))
-    flat = [np.broadcast_to(column, shape).ravel() if column.ndim else column for column in given]
+    shapes = {column.shape for column in given if column.ndim}
+    shape = next(iter(shapes)) if len(shapes) == 1 else np.broadcast_shapes(*shapes)
+    wider = len(shapes) > 1 or len(shape) > 1
+    flat = [np.broadcast_to(column, shape).ravel() if column.ndim and wider else column for column in given]
     wide = [column for column in flat if column.ndim]
     first, place = distinct(*wide) if repeated is None else repeated.distinct(*wide)
     found = timed(*(column[first] if column.ndim else column for column in flat))

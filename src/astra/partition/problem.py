@@ -172,7 +172,7 @@ def memory_caps(problem: Problem) -> Floats:
     alive = problem.in_flight[1:]
     choices = [choice for pool in problem.pools for choice in pool]
     if problem.uniform_layers:
-        return _alike_caps(choices, alive)
+        return _uniform_caps(choices, alive)
     caps = np.zeros((len(choices), len(alive)))
     for row, choice in enumerate(choices):
         room = choice.limit_bytes - choice.fixed_bytes
@@ -184,7 +184,7 @@ def memory_caps(problem: Problem) -> Floats:
     return caps
 
 
-def _alike_caps(choices: list[StageChoice], alive: Floats) -> Floats:
+def _uniform_caps(choices: list[StageChoice], alive: Floats) -> Floats:
     """``memory_caps`` of equal layers."""
     room, stay, kept, stages = np.array(
         [(c.limit_bytes - c.fixed_bytes, c.stay_bytes[1], c.kept_bytes[1], c.stages) for c in choices]

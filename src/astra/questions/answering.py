@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
 from astra import api
-from astra.answer import Plan, PlanSet
+from astra.answer import Plan, PlanSet, Range
 from astra.errors import AstraError, NoFeasiblePlan
 from astra.questions.question import fingerprint
+from astra.questions.records import FIGURES
 from astra.spec.request import PlanRequest
 
 PLANNED: Final = "planned"
@@ -18,6 +20,7 @@ NO_PLAN: Final = "no plan"  # nothing is legal and fits, or within the goal
 REFUSED: Final = "refused"  # the request contradicts itself, or asks for what the runtime or the GPU cannot do
 FAILED: Final = "failed"  # a bug, or a worker that ended again and again
 STATUSES: Final = (PLANNED, NO_PLAN, REFUSED, FAILED)
+_TYPES: Final[dict[str, Callable[[Any], Any]]] = {"string": str, "int64": int, "double": float}
 
 
 class StudyAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,56 +91,26 @@ def of_plans(planset: PlanSet) -> StudyAnswer:
 
 
 def _row(plan: Plan) -> dict[str, Any]:
-    """A plan as columns of figures; ``tables.PLAN_COLUMNS`` has their types."""
-    found = plan.estimate
+    """A plan as columns: its ``FIGURES``, each in its type, and what is told of it."""
+    found, cost = plan.estimate, plan.estimate.cost
+    known = {name: getattr(found, name) for name in FIGURES if name in found.__struct_fields__}
+    known |= _ends("step_s", found.step_s_range) | _ends("peak_gib", found.peak_gib_range)
+    known |= {"strategy": plan.strategy, "stages": len(found.stages), "days": found.train_days}
+    known["gpus_used"] = round(found.tokens_per_s / found.tokens_per_s_per_gpu)
+    if cost is not None:  # ideal, and as it is to be expected with restarts
+        known |= {name: getattr(cost, name) for name in FIGURES if name in cost.__struct_fields__}
+        known |= {name: getattr(cost.price, name) for name in ("usd_per_gpu_h", "provider", "market")}
+        known |= {f"expected_{name}": getattr(cost.expected, name, None) for name in ("days", "usd")}
+        known |= _ends("usd", cost.usd_range)
+    figures = {name: known[name] for name in FIGURES if name in known}
     return {
         "rank": plan.rank,
-        "strategy": plan.strategy,
-        "gpus_used": round(found.tokens_per_s / found.tokens_per_s_per_gpu),
-        "runtime": found.runtime,
-        "step_s": float(found.step_s),
-        "step_s_low": float(found.step_s_range.low),
-        "step_s_high": float(found.step_s_range.high),
-        "tokens_per_s": float(found.tokens_per_s),
-        "tokens_per_s_per_gpu": float(found.tokens_per_s_per_gpu),
-        "model_tflops_per_gpu": float(found.model_tflops_per_gpu),
-        "mfu": float(found.mfu),
-        "hfu": float(found.hfu),
-        "bubble_fraction": float(found.bubble_fraction),
-        "microbatches": int(found.microbatches),
-        "stages": len(found.stages),
-        "peak_allocated_gib": float(found.peak_allocated_gib),
-        "peak_reserved_gib": float(found.peak_reserved_gib),
-        "peak_gib_low": float(found.peak_gib_range.low),
-        "peak_gib_high": float(found.peak_gib_range.high),
-        "memory_limit_gib": float(found.memory_limit_gib),
-        "provenance_worst": found.provenance_worst,
-        "evidence": found.evidence,
-        **_money(plan),
+        **{name: value if value is None else _TYPES[FIGURES[name]](value) for name, value in figures.items()},
         "breakdown": [{"term": term, "seconds": float(seconds)} for term, seconds in found.breakdown.items()],
         "warnings": list(found.warnings),
         "lost_by": plan.lost_by,
     }
 
 
-def _money(plan: Plan) -> dict[str, Any]:
-    """Days and dollars: ideal, and as they are to be expected with restarts."""
-    cost = plan.estimate.cost
-    if cost is None:
-        return {"days": plan.estimate.train_days}
-    expected = cost.expected
-    return {
-        "days": float(cost.days),
-        "usd": float(cost.usd),
-        "usd_low": float(cost.usd_range.low),
-        "usd_high": float(cost.usd_range.high),
-        "expected_days": None if expected is None else float(expected.days),
-        "expected_usd": None if expected is None else float(expected.usd),
-        "usd_per_billion_tokens": float(cost.usd_per_billion_tokens),
-        "usd_per_gpu_h": float(cost.price.usd_per_gpu_h),
-        "provider": cost.price.provider,
-        "market": cost.price.market,
-        "startup_s": float(cost.startup_s),
-        "kwh": None if cost.kwh is None else float(cost.kwh),
-        "kg_co2": None if cost.kg_co2 is None else float(cost.kg_co2),
-    }
+def _ends(name: str, both: Range) -> dict[str, float]:
+    return {f"{name}_low": both.low, f"{name}_high": both.high}

@@ -6,7 +6,7 @@ Every combination of one setting of each axis is a question. A setting is a text
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -15,20 +15,21 @@ from typing import Any, Final, NamedTuple
 from astra.catalog.clusters import read_cluster
 from astra.catalog.models import is_known
 from astra.catalog.models import model as find_model
-from astra.catalog.requests import placed
-from astra.errors import InputError, nearest_names, within
-from astra.files import parse_toml, read_text
+from astra.catalog.requests import read_plain
+from astra.errors import InputError, within
+from astra.files import read_toml
 from astra.rules.table import rule_lines
 from astra.search.world import World
 from astra.spec.fields import read_fields
 from astra.spec.money import MARKETS, MONEY_FIELDS, Money
-from astra.spec.names import as_name, check_line, check_name
+from astra.spec.names import as_name, check_keys, check_line, check_name
 from astra.spec.request import PlanRequest, as_meant
 
 AXES: Final = ("models", "fleets", "workloads", "goals", "prices")
 MOST_QUESTIONS: Final = 1_000_000
 _KEYS: Final = ("title", "request", *AXES)
 _PROBE: Final = {"model": "llama-2-7b", "gpus": ("8xH100",), "tokens": 1e9}  # what a setting by itself is tried with
+_EXAMPLE: Final = {"models": '"llama-3-8b", "llama-3-70b"', "fleets": '"64xH100", "256xH100"'}
 
 
 class Setting(NamedTuple):
@@ -64,16 +65,12 @@ class Study(NamedTuple):
 
 def read_study(path: str) -> Study:
     """The study of a TOML file; whatever is wrong in it is told now, not after an hour."""
-    return study_of(parse_toml(read_text(path, "study"), path), path, Path(path).parent)
+    return study_of(read_toml(path, "study"), path, Path(path).parent)
 
 
 def study_of(tables: Mapping[str, Any], where: str, folder: Path) -> Study:
     """The study of plain tables; paths in them are from ``folder``."""
-    for key in tables:
-        if key not in _KEYS:
-            near = nearest_names(key[:80], _KEYS)
-            fix = f"Did you mean {', '.join(near)}?" if near else f"It has {', '.join(_KEYS)}."
-            raise InputError(f"{where}: {as_name(key)}", None, want="a key of a study", fix=fix)
+    check_keys(tables, _KEYS, where, "a key of a study")
     title = check_line(f"{where}: title", tables.get("title", Path(where).stem))
     reader = _StudyReader(where, folder)
     shared = reader.fields(tables.get("request", {}), "request")
@@ -119,12 +116,9 @@ class _StudyReader(NamedTuple):
         where = f"{self.where}: {place}"
         if not isinstance(own, dict):
             raise InputError(where, own, want="a table of fields of astra plan (docs/requests.md)")
-        money = own.get("money")
-        if isinstance(money, dict):
+        if isinstance(money := own.get("money"), dict):
             read_fields(Money, money, lambda name: f"{where}.{name}")
-        relative = {name: placed(name, value, self.folder) for name, value in own.items()}
-        read = read_fields(PlanRequest, relative, lambda name: f"{where}.{name}", taken="plan")
-        read |= {"money": relative["money"]} if isinstance(money, dict) else {}
+        read = read_plain(own, where, self.folder)
         with within(where):
             return _without_files(read)
 
@@ -148,10 +142,6 @@ def _named(entries: list[Any]) -> Iterator[tuple[str, Any]]:
             yield as_name("+".join(map(str, entry)) if isinstance(entry, list) else str(entry)), entry
 
 
-def _model(entry: Any, where: str) -> dict[str, Any]:
-    return {"model": _text(entry, where, "a model")}
-
-
 def _fleet(entry: Any, where: str) -> dict[str, Any]:
     if isinstance(entry, list):
         return {"gpus": entry}
@@ -161,10 +151,6 @@ def _fleet(entry: Any, where: str) -> dict[str, Any]:
 
 def _workload(entry: Any, where: str) -> dict[str, Any]:
     raise InputError(where, entry, want="a table of fields, such as { batch = 1024, seq = 8192, tokens = '1T' }")
-
-
-def _goal(entry: Any, where: str) -> dict[str, Any]:
-    return {"objective": _text(entry, where, "an objective such as cheapest")}
 
 
 def _price(entry: Any, where: str) -> dict[str, Any]:
@@ -183,7 +169,13 @@ def _text(entry: Any, where: str, want: str) -> str:
     return entry
 
 
-_SHORT: Final = {"models": _model, "fleets": _fleet, "workloads": _workload, "goals": _goal, "prices": _price}
+_SHORT: Final[dict[str, Callable[[Any, str], dict[str, Any]]]] = {
+    "models": lambda entry, where: {"model": _text(entry, where, "a model")},
+    "fleets": _fleet,
+    "workloads": _workload,
+    "goals": lambda entry, where: {"objective": _text(entry, where, "an objective such as cheapest")},
+    "prices": _price,
+}
 
 
 def _without_files(fields: dict[str, Any]) -> dict[str, Any]:
@@ -228,6 +220,3 @@ def _check(study: Study, where: str) -> None:
     if study.size > MOST_QUESTIONS:
         counted = " x ".join(f"{len(settings):,} {axis}" for axis, settings in study.axes.items())
         raise InputError(where, f"{study.size:,} questions ({counted})", want=f"at most {MOST_QUESTIONS:,}")
-
-
-_EXAMPLE: Final = {"models": '"llama-3-8b", "llama-3-70b"', "fleets": '"64xH100", "256xH100"'}

@@ -119,11 +119,10 @@ class Local:
 
 
 def _ending(code: int | None) -> str:
-    if code is not None and code < 0:
-        with suppress(ValueError):
-            return f"by {signal.Signals(-code).name}, as when memory runs out" if code == -9 else (
-                f"by {signal.Signals(-code).name}")  # fmt: skip
-    return f"exit code {code}"
+    named = {-each.value: each.name for each in signal.Signals}
+    if code not in named:
+        return f"exit code {code}"
+    return f"by {named[code]}" + (", as when memory runs out" if code == -9 else "")
 
 
 def _work(pipe: Connection, answering: Answering) -> None:

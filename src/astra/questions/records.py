@@ -9,6 +9,20 @@ from astra.answer import Result
 STUDY_SCHEMA: Final = "astra.study/1"
 
 
+# What is kept of a plan, by the types of its columns: a word of pyarrow each.
+FIGURES: Final = {
+    "strategy": "string", "gpus_used": "int64", "runtime": "string", "step_s": "double", "step_s_low": "double",
+    "step_s_high": "double", "tokens_per_s": "double", "tokens_per_s_per_gpu": "double",
+    "model_tflops_per_gpu": "double", "mfu": "double", "hfu": "double", "bubble_fraction": "double",
+    "microbatches": "int64", "stages": "int64", "peak_allocated_gib": "double", "peak_reserved_gib": "double",
+    "peak_gib_low": "double", "peak_gib_high": "double", "memory_limit_gib": "double", "provenance_worst": "string",
+    "evidence": "string", "days": "double", "usd": "double", "usd_low": "double", "usd_high": "double",
+    "expected_days": "double", "expected_usd": "double", "usd_per_billion_tokens": "double",
+    "usd_per_gpu_h": "double", "provider": "string", "market": "string", "startup_s": "double", "kwh": "double",
+    "kg_co2": "double",
+}  # fmt: skip
+
+
 class StudyPoint(Result, frozen=True, kw_only=True):
     """A question and the first of its plans."""
 
@@ -51,7 +65,7 @@ class StudyProblem(Result, frozen=True, kw_only=True):
 class StudyReport(Result, frozen=True, kw_only=True):
     """A study, as far as it has come."""
 
-    drawn_by: ClassVar[str] = "report.studied.render_study"
+    drawn_by: ClassVar[str] = "report.studied.study_parts"
     schema: str = STUDY_SCHEMA
     title: str
     folder: str

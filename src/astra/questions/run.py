@@ -60,7 +60,12 @@ class Results:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        _make(folder)
+        if os.path.exists(folder) and not os.path.isdir(folder):
+            raise OutputError(f"{folder} is a file; --out names the folder of the results.")
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{folder}: {error.strerror or error}.") from None
         self._journal = Journal(os.path.join(folder, JOURNAL_FILE))
         self._places: dict[str, JournalPlace] = {}
         self._failed: set[str] = set()
@@ -104,16 +109,7 @@ class Results:
 
     def close(self) -> None:
         """Have all of it on disk, and let others write."""
-        self._journal.__exit__(None, None, None)
-
-
-def _make(folder: str) -> None:
-    if os.path.exists(folder) and not os.path.isdir(folder):
-        raise OutputError(f"{folder} is a file; --out names the folder of the results.")
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder}: {error.strerror or error}.") from None
+        self._journal.close()
 
 
 def run(
@@ -139,7 +135,9 @@ def run(
     seconds = time.monotonic() - began_s
     summary, files = written(study, results)
     answered = sum(summary.statuses.values())
-    few = len(summary.points) <= MOST_POINTS
+    few, left = len(summary.points) <= MOST_POINTS, study.size - answered
+    notes = [f"{left:,} questions are not answered yet: the same command goes on with them"] * bool(left)
+    notes += [f"more than {MOST_POINTS:,} questions: they are in the tables alone"] * (not few)
     return StudyReport(
         title=study.title,
         folder=results.folder,
@@ -159,13 +157,8 @@ def run(
         best=summary.best(),
         problems=summary.problems(),
         points=summary.points if few else [],
-        notes=_notes(study.size - answered, few),
+        notes=notes,
     )
-
-
-def _notes(left: int, few: bool) -> list[str]:
-    notes = [f"{left:,} questions are not answered yet: the same command goes on with them"] if left else []
-    return notes if few else [*notes, f"more than {MOST_POINTS:,} questions: they are in the tables alone"]
 
 
 def answers_of(study: Study, results: Results) -> Iterator[tuple[Question, StudyAnswer]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from astra.questions.answering import PLANNED, STATUSES, StudyAnswer
 from astra.questions.question import Question
-from astra.questions.records import BestFleet, StudyPoint, StudyProblem
+from astra.questions.records import FIGURES, BestFleet, StudyPoint, StudyProblem
 
 MOST_POINTS: Final = 1000  # that a summary holds one by one
 MOST_BEST: Final = 5000
@@ -85,24 +85,6 @@ class Summary:
 
 def _point(question: Question, answer: StudyAnswer) -> StudyPoint:
     best = answer.plans[0] if answer.plans else {}
-    return StudyPoint(
-        at=question.at,
-        status=answer.status,
-        why=answer.error,
-        strategy=best.get("strategy"),
-        gpus_used=best.get("gpus_used"),
-        step_s=best.get("step_s"),
-        step_s_low=best.get("step_s_low"),
-        step_s_high=best.get("step_s_high"),
-        tokens_per_s=best.get("tokens_per_s"),
-        mfu=best.get("mfu"),
-        days=_first(best, "expected_days", "days"),
-        usd=_first(best, "expected_usd", "usd"),
-        usd_per_billion_tokens=best.get("usd_per_billion_tokens"),
-        evidence=best.get("evidence"),
-    )
-
-
-def _first(row: dict[str, Any], *names: str) -> float | None:
-    """The first of some columns that has a value."""
-    return next((row[name] for name in names if row.get(name) is not None), None)
+    figures = {name: best.get(name) for name in StudyPoint.__struct_fields__ if name in FIGURES}
+    expected = {name: best[f"expected_{name}"] for name in ("days", "usd") if best.get(f"expected_{name}") is not None}
+    return StudyPoint(at=question.at, status=answer.status, why=answer.error, **(figures | expected))

@@ -10,33 +10,22 @@ import msgspec
 from astra.errors import InputError
 from astra.questions.answering import PLANNED, StudyAnswer
 from astra.questions.question import Question
+from astra.questions.records import FIGURES
 
 QUESTIONS_FILE: Final = "questions.parquet"
 PLANS_FILE: Final = "plans.parquet"
 _ROWS: Final = 10_000  # of a row group
 _AXES: Final = {"models": "model", "fleets": "fleet", "workloads": "workload", "goals": "goal", "prices": "price"}
 
-# Names and types: a word of pyarrow each. What a plan has:
-_FIGURES: Final = {
-    "strategy": "string", "gpus_used": "int64", "runtime": "string", "step_s": "double", "step_s_low": "double",
-    "step_s_high": "double", "tokens_per_s": "double", "tokens_per_s_per_gpu": "double",
-    "model_tflops_per_gpu": "double", "mfu": "double", "hfu": "double", "bubble_fraction": "double",
-    "microbatches": "int64", "stages": "int64", "peak_allocated_gib": "double", "peak_reserved_gib": "double",
-    "peak_gib_low": "double", "peak_gib_high": "double", "memory_limit_gib": "double", "provenance_worst": "string",
-    "evidence": "string", "days": "double", "usd": "double", "usd_low": "double", "usd_high": "double",
-    "expected_days": "double", "expected_usd": "double", "usd_per_billion_tokens": "double",
-    "usd_per_gpu_h": "double", "provider": "string", "market": "string", "startup_s": "double", "kwh": "double",
-    "kg_co2": "double",
-}  # fmt: skip
 # Where a row belongs, in both tables:
 _PLACE: Final = {"question": "int64", "key": "string"} | dict.fromkeys(_AXES.values(), "string")
 PLAN_COLUMNS: Final = (
-    _PLACE | {"rank": "int64"} | _FIGURES | {"breakdown": "terms", "warnings": "texts", "lost_by": "string"}
+    _PLACE | {"rank": "int64"} | FIGURES | {"breakdown": "terms", "warnings": "texts", "lost_by": "string"}
 )
 QUESTION_COLUMNS: Final = _PLACE | {
     "status": "string", "error_kind": "string", "error": "string", "objective": "string", "plans": "int64",
     "considered": "int64", "evaluated": "int64",
-} | _FIGURES | {"version": "string", "catalog": "string", "request": "string"}  # fmt: skip
+} | FIGURES | {"version": "string", "catalog": "string", "request": "string"}  # fmt: skip
 
 
 class StudyTable:
@@ -80,7 +69,7 @@ def question_row(question: Question, answer: StudyAnswer) -> dict[str, Any]:
         "plans": len(answer.plans),
         "considered": answer.considered if answer.status == PLANNED else None,
         "evaluated": answer.evaluated if answer.status == PLANNED else None,
-        **{name: best.get(name) for name in _FIGURES},
+        **{name: best.get(name) for name in FIGURES},
         "version": answer.version,
         "catalog": answer.catalog,
         "request": msgspec.json.encode(question.request.plain("plan")).decode(),

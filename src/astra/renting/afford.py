@@ -124,8 +124,8 @@ class _Search:
         best = None
         if found:
             bar = min(found[0][1].estimate.step_s_range.high / found[0][1].estimate.step_s, as_many)
-            alike = [pair for pair in found if pair[0].steps * bar >= found[0][0].steps]
-            bought, refined_one = min(alike, key=lambda pair: pair[0].present_s)
+            as_many_tokens = [pair for pair in found if pair[0].steps * bar >= found[0][0].steps]
+            bought, refined_one = min(as_many_tokens, key=lambda pair: pair[0].present_s)
             best = _row(bought, refined_one, stage.world)
             # What is good for one model is good to begin with for the next.
             self._chosen[best.model], self.works[best.model] = refined_one.parts[0], stage.world.workload
@@ -148,8 +148,10 @@ class _Search:
 
     def _watch(self) -> Callable[[float], None] | None:
         """What is told of one model's search, as a share of all."""
-        told, done = self._progress, len(self._known)
-        return None if told is None else lambda part: told(min((done + part) / (1 + len(SIZES) + MOST_BETWEEN), 1.0))
+        report, done = self._progress, len(self._known)
+        return (
+            None if report is None else lambda part: report(min((done + part) / (1 + len(SIZES) + MOST_BETWEEN), 1.0))
+        )
 
 
 def _between(rows: list[Afforded], ratio: float, tried: Callable[[str], Afforded | None]) -> list[Afforded]:

@@ -81,12 +81,18 @@ class _Remarks:
         return self.found[-1]
 
     def _as_elsewhere(self, offer: Offer, gpus: int) -> tuple[float, Strategy | None]:
-        """The best of the strategies found for as many other GPUs, and its step here: what is better is quicker."""
-        known = list(dict.fromkeys(one.strategy for one in self.found if one.gpus == gpus))[:MOST_TRIED]
-        here = [FoundOffer(offer, gpus, strategy, 0.0, 0.0, np.inf) for strategy in known]
-        steps: list[tuple[float, Strategy | None]] = [(np.inf, None)]
-        for one in here:
-            for made in refine(self.job_of, self.options, [one], upper=self.upper):
+        """A strategy found for as many other GPUs, and its step here: what is better is quicker.
+
+        First those of GPUs that have no more memory, which have room here too, the nearest first.
+        """
+        own = offer.device.memory_bytes
+        others = [one for one in self.found if one.gpus == gpus]
+        others.sort(key=lambda one: (one.offer.device.memory_bytes > own, abs(one.offer.device.memory_bytes - own)))
+        known = list(dict.fromkeys(one.strategy for one in others))[:MOST_TRIED]
+        for strategy in known:
+            for made in refine(
+                self.job_of, self.options, [FoundOffer(offer, gpus, strategy, 0.0, 0.0, np.inf)], upper=self.upper
+            ):
                 result = made.estimate
-                steps.append((result.step_s_range.high if self.upper else result.step_s, one.strategy))
-        return min(steps, key=lambda each: each[0])
+                return (result.step_s_range.high if self.upper else result.step_s), strategy
+        return np.inf, None

@@ -235,8 +235,8 @@ def _spot_notes(tags: Sequence[PriceTag], options: Money) -> list[str]:
         f"how often {', '.join(others)} takes machines away is not told, and taken to be as often as "
         f"{PREEMPTION_TOLD} does ({PREEMPTED_PER_MONTH:.0%} in a month; --preemptions); "
     )
-    told = assumed if others and options.preemptions_per_node_day is None else ""
-    return [f"Spot: {told}waiting for a replacement is not counted, so that times and bills are floors."]
+    note = assumed if others and options.preemptions_per_node_day is None else ""
+    return [f"Spot: {note}waiting for a replacement is not counted, so that times and bills are floors."]
 
 
 def _network_notes(parts: Sequence[OfferPart], shown: Market) -> list[str]:
@@ -274,10 +274,10 @@ def _warnings(shown: list[Refined], chosen: list[Refined], goal: Goal, judged: s
     warnings = [stale_warning(part.offer.tag) for one in shown for part in one.parts]
     top, cost = chosen[0], chosen[0].estimate.cost
     if cost is not None:
-        told = cost.expected if judged == "expected" and cost.expected is not None else cost
+        counted = cost.expected if judged == "expected" and cost.expected is not None else cost
         budget = goal.cap if goal.objective.name == "budget" else goal.most_usd
         limit_s = goal.cap if goal.objective.name == "deadline" else goal.most_s
-        usd, seconds = told.usd_range.high, told.days_range.high * 86400
+        usd, seconds = counted.usd_range.high, counted.days_range.high * 86400
         may = f"{top.name} is expected to keep it, and may not: at the upper end of its error bar it"
         if usd > budget:
             warnings.append(f"The budget is within doubt. {may} costs {show_dollars(usd)}.")

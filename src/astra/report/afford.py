@@ -7,20 +7,14 @@ from typing import Final
 from astra.answer_money import Afforded, AffordReport
 from astra.report import drawing
 from astra.report.layout import Part
-from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
 
+MORE: Final = "-v: tokens against parameters as a picture. --plot FILE: as charts, with the loss."
+_TINY, _NARROW, _WIDE = 72, 90, 110  # columns
 
-def render_afford(
-    report: AffordReport,
-    width: int | None = None,
-    color: bool | None = None,
-    *,
-    brief: bool = False,
-    full: bool = False,
-) -> str:
+
+def afford_parts(report: AffordReport, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """The answers in a sentence each and a table of models; ``full`` adds tokens against parameters as a picture."""
-    columns = drawing.page_width(width)
     within = f"{show_dollars(report.budget_usd)} within {show_seconds(report.deadline_days * 86400)}"
     parts: list[Part] = [drawing.text((f"What {within} buys", "bold")), drawing.blank()]
     parts += [*drawing.bullets(sentences(report)), drawing.blank(), _table(report, columns)]
@@ -28,14 +22,10 @@ def render_afford(
         points = [(float(row.parameters), row.tokens) for row in report.rows]
         marks = [(_mark(row, report) or " ")[0] for row in report.rows]
         legend = "M most tokens, L largest by the rule, * least loss; both axes logarithmic"
-        drawn = picture(points, marks, columns, across=show_count, up=show_count, legend=legend)
+        drawn = drawing.scatter(points, marks, columns, across=show_count, up=show_count, legend=legend)
         parts += [drawing.blank(), drawing.heading("Tokens against parameters"), drawing.text(drawn)]
     parts += drawing.closing([], report.notes) if not brief else []
-    parts += [] if brief or full else [drawing.prose((MORE, "dim"))]
-    return drawing.draw(parts, width=columns, color=bool(color))
-
-
-MORE: Final = "-v: tokens against parameters as a picture. --plot FILE: as charts, with the loss."
+    return parts if brief or full else [*parts, drawing.prose((MORE, "dim"))]
 
 
 def sentences(report: AffordReport) -> list[str]:
@@ -82,6 +72,3 @@ def _table(report: AffordReport, width: int) -> Part:
         cells += [show_seconds(row.days * 86400)] + [show_dollars(row.usd)] * sums + [row.choice]
         out.add_row(*cells, style="bold" if _mark(row, report) else "")
     return out
-
-
-_TINY, _NARROW, _WIDE = 72, 90, 110  # columns

@@ -1,4 +1,4 @@
-"""Charts as SVG: curves with their error bands, bars that stack. Drawn here, so that nothing has to be installed."""
+"""Charts as SVG: curves with their error bands, time against money. Drawn here, so that nothing is to be installed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from astra.report.markup import label, picture, quoted, tag
+from astra.report.markup import keys, label, picture, quoted, tag
+from astra.units import DAY_S, show_dollars, show_seconds
 
 COLORS: Final = ("forward", "optimizer", "backward", "p2p", "gradient-reduction", "host")
 PANEL_WIDTH: Final = 370.0
 PANEL_HEIGHT: Final = 250.0
 _INSET: Final = 10.0  # points stay clear of the words of the y axis
 _MARGIN: Final = (62.0, 14.0, 34.0, 44.0)  # left, right, top, bottom
+WIDTH: Final = 900.0
+HEIGHT: Final = 380.0
+LEFT, RIGHT, TOP, BOTTOM = 74.0, 24.0, 24.0, 46.0
 
 
 class Dot(NamedTuple):
@@ -50,26 +54,16 @@ def charts(title: str, panels: Sequence[Panel], x_title: str, notes: Sequence[st
     across = min(len(panels), 3)
     down = -(-len(panels) // across)
     names = [curve.name for curve in panels[0].curves]
-    keys, top = _legend(names if len(names) > 1 else (), across * PANEL_WIDTH)
-    parts = [label(title, 12, 20, class_="bold", font_size=14), *keys]
+    named = [(name, _color(place)) for place, name in enumerate(names)] if len(names) > 1 else []
+    legend, y = keys(named, 32.0, across * PANEL_WIDTH)
+    top = y + 20 if named else 30.0
+    parts = [label(title, 12, 20, class_="bold", font_size=14), *legend]
     for place, panel in enumerate(panels):
         left, high = place % across * PANEL_WIDTH, top + place // across * PANEL_HEIGHT
         parts.append(tag("g", *_panel(panel, x_title), transform=f"translate({left:g},{high:g})"))
     foot = top + down * PANEL_HEIGHT + 8
     parts += [label(note, 12, foot + 16 * place, class_="small") for place, note in enumerate(notes)]
     return picture(across * PANEL_WIDTH, foot + 16 * len(notes), title, *parts)
-
-
-def _legend(names: Sequence[str], width: float) -> tuple[list[str], float]:
-    """The name of every curve beside its colour, in as many lines as they need, and where those end."""
-    parts, x, y = list[str](), 12.0, 32.0
-    for place, name in enumerate(names):
-        room = 34 + 7.0 * len(name)
-        if x > 12 and x + room > width:
-            x, y = 12.0, y + 20
-        parts += [tag("rect", x=x, y=y, width=12, height=12, class_=_color(place)), label(name, x + 18, y + 10)]
-        x += room
-    return parts, y + 20 if names else 30.0
 
 
 def _color(place: int) -> str:
@@ -161,3 +155,78 @@ def _steps(least: float, most: float) -> list[float]:
     unit = 10.0 ** math.floor(math.log10(span))
     step = next(unit * times for times in (0.1, 0.2, 0.25, 0.5, 1, 2, 2.5, 5) if span / (unit * times) <= 5.5)
     return [number * step for number in range(math.ceil(least / step), int(most / step) + 1)]
+
+
+class Spot(NamedTuple):
+    """Something one could run."""
+
+    days: float
+    usd: float
+    name: str
+    words: str  # beside it; empty for most
+    low_usd: float
+    high_usd: float
+    on_front: bool = True
+    link: str = ""  # where a click leads
+
+
+def front_svg(spots: Sequence[Spot], title: str) -> str:
+    """Days from left to right and dollars upward, both by their logarithm; bars are the interval of the dollars."""
+    across = _scale([spot.days for spot in spots], LEFT, WIDTH - RIGHT)
+    up = _scale([usd for spot in spots for usd in (spot.usd, spot.low_usd, spot.high_usd)], HEIGHT - BOTTOM, TOP)
+    front = sorted((spot for spot in spots if spot.on_front), key=lambda spot: spot.days)
+    stairs = " ".join(f"{across(spot.days):.1f},{up(spot.usd):.1f}" for spot in front)
+    parts = [*_axes(spots, across, up)]
+    parts.append(tag("polyline", points=stairs, fill="none", stroke="var(--accent)", stroke_width=1.5))
+    for spot in spots:
+        parts += _spot(spot, across(spot.days), up)
+    linked = any(spot.link for spot in spots)
+    return picture(WIDTH, HEIGHT, title, *parts, role="group" if linked else "img")
+
+
+def _scale(values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
+    positive = [value for value in values if value > 0] or [1.0]
+    low, high = math.log(min(positive) / 1.12), math.log(max(positive) * 1.12)
+    return lambda value: start + (math.log(max(value, min(positive))) - low) / (high - low) * (end - start)
+
+
+def _axes(spots: Sequence[Spot], across: Callable[[float], float], up: Callable[[float], float]) -> Iterator[str]:
+    days, usd = [spot.days for spot in spots], [bound for spot in spots for bound in (spot.low_usd, spot.high_usd)]
+    for value in rounds(min(days), max(days)):
+        x = across(value)
+        yield tag("line", x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM, class_="rule")
+        yield label(f"{value:g}", x, HEIGHT - BOTTOM + 16, class_="small mid faint")
+    for value in rounds(min(usd), max(usd)):
+        y = up(value)
+        yield tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="rule")
+        yield label(show_dollars(value), LEFT - 8, y + 4, class_="small end faint")
+    yield label("days", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, class_="mid")
+    yield label("dollars", 12, 16)
+    if any(not spot.on_front for spot in spots):
+        yield label("grey: common choices that something beats in both", WIDTH - RIGHT, 16, class_="small end faint")
+
+
+def rounds(low: float, high: float) -> list[float]:
+    """Ones, twos and fives of every power of ten between two values; finer where few of them are."""
+    for steps in ((1, 10), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8), tuple(1 + number / 10 for number in range(90))):
+        powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+        found = sorted({round(step * 10.0**power, 12) for power in powers for step in steps})
+        inside = [value for value in found if low / 1.05 <= value <= high * 1.05]
+        if len(inside) >= 3:
+            return inside if len(inside) <= 10 else inside[:: -(-len(inside) // 10)]
+    return [low, high]
+
+
+def _spot(spot: Spot, x: float, up: Callable[[float], float]) -> Iterator[str]:
+    y = up(spot.usd)
+    said = f"{spot.name}: {show_seconds(spot.days * DAY_S)}, {show_dollars(spot.usd)}"
+    hover = tag("title", quoted(said))
+    if spot.on_front:
+        yield tag("line", x1=x, x2=x, y1=up(spot.low_usd), y2=up(spot.high_usd), stroke="var(--accent)",
+                  stroke_opacity=0.35, stroke_width=3)  # fmt: skip
+    dot = tag("circle", hover, cx=x, cy=y, r=6 if spot.words else 4.5, stroke="var(--ink)" if spot.words else None,
+              class_="accent" if spot.on_front else "other", fill_opacity=1.0 if spot.on_front else 0.7)  # fmt: skip
+    yield tag("a", dot, href=spot.link, aria_label=said) if spot.link else dot
+    if spot.words:
+        side = "end" if x > WIDTH * 0.72 else ""
+        yield label(spot.words, x + (-10 if side else 10), y - 10, class_=f"small bold {side}")

@@ -17,31 +17,42 @@ MARKS: Final = {"chosen": "*", "fastest": "F", "cheapest": "C", "knee": "K"}  # 
 
 
 WIDE: Final = 150  # columns of a page with room for strategies
+_SIDES: Final = {"from": "wrap", "network": "left", "strategy": "wrap"}
+
+
+def choice_cells(choice: Choice, by: str) -> dict[str, str]:
+    """What a table of choices says of one, by the heads of its columns."""
+    cost, counted = choice.cost, judged(choice, by)
+    return {
+        "from": seller(cost.price),
+        "$/GPU-h": f"{cost.price.usd_per_gpu_h:.2f}",
+        "network": network_words(choice),
+        "time": time_of(choice, by),
+        "cost": show_dollars(counted.usd),
+        "range": usd_spread(counted.usd_range),
+        "ideal": show_dollars(cost.usd),
+        "MWh": _thousands(cost.kwh),
+        "t CO2": _thousands(cost.kg_co2),
+        "strategy": on_one_line(choice.strategy, choice.as_usual),
+    }
 
 
 def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, energy: bool = False) -> Part:
     """One row per choice with its place on the whole front, fastest first; a narrow page has no room for prices."""
-    wide, narrow, tiny = width >= WIDE, width < 96, width < 76
+    wide, roomy = width >= WIDE, width >= 96
     grid = energy and any(choice.cost.kg_co2 is not None for _, choice in front)
     ideal = by == "expected" and wide and not energy and any(choice.cost.expected for _, choice in front)
-    columns = [("", "left"), ("#", "right")] if width >= 80 else [("", "left")]
-    columns += [("GPUs", "left"), ("from", "wrap")] + [("$/GPU-h", "right")] * (not narrow)
-    columns += [("network", "left")] * (not narrow)
-    columns += [("time", "right"), ("cost", "right")] + [("range", "right")] * (not tiny) + [("ideal", "right")] * ideal
-    columns += [("MWh", "right")] * energy + [("t CO2", "right")] * grid + [("strategy", "wrap")] * wide
-    out = drawing.table(*columns, gap=1 if width < 120 else 2)
+    heads = ["from", *["$/GPU-h", "network"] * roomy, "time", "cost", *["range"] * (width >= 76), *["ideal"] * ideal]
+    heads += ["MWh"] * energy + ["t CO2"] * grid + ["strategy"] * wide
+    numbered = width >= 80
+    columns = [("", "left"), *[("#", "right")] * numbered, ("GPUs", "left")]
+    out = drawing.table(*columns, *((head, _SIDES.get(head, "right")) for head in heads), gap=1 if width < 120 else 2)
     for number, choice in front:
-        cost = choice.cost
+        cells = choice_cells(choice, by)
         types = "\n+ ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
         marks = "".join(mark for role, mark in MARKS.items() if role in choice.roles)
-        cells = [marks, str(number)][: 2 if width >= 80 else 1]
-        cells += [types, seller(cost.price)] + [f"{cost.price.usd_per_gpu_h:.2f}"] * (not narrow)
-        cells += [network_words(choice)] * (not narrow)
-        cells += [time_of(choice, by), show_dollars(judged(choice, by).usd)]
-        cells += [usd_spread(judged(choice, by).usd_range)] * (not tiny) + [show_dollars(cost.usd)] * ideal
-        cells += [_thousands(cost.kwh)] * energy + [_thousands(cost.kg_co2)] * grid
-        cells += [strategy_words(choice)] * wide
-        out.add_row(*cells, style="bold" if choice.roles else "")
+        named = [marks, *[str(number)] * numbered, types]
+        out.add_row(*named, *(cells[head] for head in heads), style="bold" if choice.roles else "")
     return out
 
 
@@ -51,13 +62,9 @@ def strategies_below(front: Sequence[tuple[int, Choice]], width: int) -> list[Pa
         return []
     out = drawing.table(("#", "right"), ("strategy", "wrap"), gap=1)
     for number, choice in front:
-        out.add_row(str(number), strategy_words(choice), style="bold" if choice.roles else "")
+        words = on_one_line(choice.strategy, choice.as_usual)
+        out.add_row(str(number), words, style="bold" if choice.roles else "")
     return [drawing.blank(), out]
-
-
-def strategy_words(choice: Choice) -> str:
-    """The strategy without what is as usual."""
-    return on_one_line(choice.strategy, choice.as_usual)
 
 
 def _thousands(amount: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from astra.report.layout import Column, Part, Text, TextTable, drawn
+from astra.units import show_dollars, show_seconds
 
 NARROWEST: Final = 60
 WIDEST: Final = 160
@@ -18,28 +20,41 @@ SCREEN_LINES: Final = 40
 USUAL_PLANS, FEWEST_PLANS = 5, 3  # who asks for more sees them all
 
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_PLAIN: Final = str.maketrans(
+    {"█": "#", "▉": "#", "▊": "#", "▋": "#", "▌": "#", "▍": ":", "▎": ":", "▏": ":", "─": "-", "━": "-", "±": "~"}
+    | {"…": ".", "│": "|", "▶": ">"}
+)
+PICTURE_ROWS: Final = 12
+
+
+def drawn_by(
+    make: Callable[..., Sequence[Part]], record: object, width: int | None, color: bool | None, **amount: bool
+) -> str:
+    """A record as text: ``make`` has its parts, for a page of so many columns."""
+    columns = page_width(width)
+    return draw(make(record, columns, **amount), width=columns, color=bool(color))
 
 
 def page_width(width: int | None) -> int:
     """The columns to draw in: as asked, or those of the terminal, within what reads well."""
-    return max(NARROWEST, width) if width is not None else _terminal_width()
-
-
-def _terminal_width() -> int:
+    if width is not None:
+        return max(NARROWEST, width)
     return min(max(shutil.get_terminal_size(UNKNOWN_TERMINAL).columns, NARROWEST), WIDEST)
 
 
-def on_a_screen(render: Callable[[int], str], plans: int, tight: Callable[[int], str] | None = None) -> str:
-    """A text with as many plans as one screen has room for: three or more, and all that it speaks of.
+def on_a_screen(
+    make: Callable[[int], list[Part]], plans: int, columns: int, tight: Callable[[int], list[Part]] | None = None
+) -> list[Part]:
+    """A page with as many plans as one screen has room for: three or more, and all that it speaks of.
 
     ``tight`` says less, for a terminal so low that even those have no room.
     """
-    text, most = render(plans), screen_lines()
+    text, most = draw(make(plans), width=columns, color=False), screen_lines()
     spoken = max((int(number) for number in re.findall(r"#(\d+)", text)), default=1)
     while plans <= USUAL_PLANS and plans > max(FEWEST_PLANS, spoken) and text.count("\n") > most:
         plans -= 1
-        text = render(plans)
-    return tight(plans) if tight is not None and text.count("\n") > most else text
+        text = draw(make(plans), width=columns, color=False)
+    return (tight if tight is not None and text.count("\n") > most else make)(plans)
 
 
 def screen_lines() -> int:
@@ -47,13 +62,6 @@ def screen_lines() -> int:
     if sys.stdout is None or not sys.stdout.isatty():
         return SCREEN_LINES
     return min(shutil.get_terminal_size(UNKNOWN_TERMINAL).lines - 1, SCREEN_LINES)
-
-
-def days(time_days: float | None) -> str:
-    """Days of training as a cell."""
-    if time_days is None:
-        return "-"
-    return f"{time_days:.2f}" if time_days < 1 else f"{time_days:,.1f}"
 
 
 def draw(parts: Iterable[Part], *, width: int, color: bool) -> str:
@@ -90,10 +98,15 @@ def heading(title: str, note: str = "") -> Text:
     return prose((title, "bold cyan"), (f"  {note}", "dim") if note else "")
 
 
-def table(*columns: tuple[str, str], gap: int = 2, headed: bool = True) -> TextTable:
+def table(
+    *columns: tuple[str, str], rows: Iterable[Sequence[str | Text]] = (), gap: int = 2, headed: bool = True
+) -> TextTable:
     """A table without frames; each column is a header and ``left``, ``right`` or ``wrap`` (left, may wrap)."""
     made = [Column(name, right=side == "right", wraps=side == "wrap") for name, side in columns]
-    return TextTable(made, gap=gap, headed=headed)
+    found = TextTable(made, gap=gap, headed=headed)
+    for row in rows:
+        found.add_row(*row)
+    return found
 
 
 def bullets(sentences: Iterable[str], *, mark: str = "-", style: str = "") -> list[Part]:
@@ -125,12 +138,6 @@ def bar(fraction: float, cells: int) -> str:
     return "█" * full + (_EIGHTHS[rest] if rest else "")
 
 
-_PLAIN: Final = str.maketrans(
-    {"█": "#", "▉": "#", "▊": "#", "▋": "#", "▌": "#", "▍": ":", "▎": ":", "▏": ":", "─": "-", "━": "-", "±": "~"}
-    | {"…": ".", "│": "|", "▶": ">"}
-)
-
-
 def encodable(drawn: str, encoding: str | None) -> str:
     """The same text in characters the stream can carry."""
     try:
@@ -140,3 +147,34 @@ def encodable(drawn: str, encoding: str | None) -> str:
     except LookupError:
         return drawn.translate(_PLAIN).encode("ascii", "replace").decode("ascii")
     return drawn
+
+
+def scatter(
+    points: Sequence[tuple[float, float]],
+    marks: Sequence[str],
+    width: int,
+    *,
+    across: Callable[[float], str] = lambda days: show_seconds(days * 86400),
+    up: Callable[[float], str] = show_dollars,
+    legend: str = "F fastest, K best trade, C cheapest, * chosen; both axes logarithmic",
+) -> str:
+    """Points of (days, dollars) on logarithmic axes; later marks lie above earlier ones, unmarked points are dots."""
+    cells = min(max(width - 14, 20), 100)
+    days, usd = [math.log(point[0]) for point in points], [math.log(point[1]) for point in points]
+    grid = [[" "] * cells for _ in range(PICTURE_ROWS)]
+    order = sorted(range(len(points)), key=lambda place: marks[place] != " ")
+    for place in order:
+        column = _cell(days[place], min(days), max(days), cells)
+        row = _cell(usd[place], min(usd), max(usd), PICTURE_ROWS)
+        grid[PICTURE_ROWS - 1 - row][column] = marks[place] if marks[place].strip() else "o"
+    labels = {0: up(max(p[1] for p in points)), PICTURE_ROWS - 1: up(min(p[1] for p in points))}
+    lines = [f"{labels.get(row, ''):>9} │{''.join(cells_).rstrip()}" for row, cells_ in enumerate(grid)]
+    low, high = (across(find(p[0] for p in points)) for find in (min, max))
+    lines.append(f"{'':>9} └{'─' * cells}")
+    lines.append(f"{'':>10} {low}{high:>{max(cells - len(low), len(high) + 1)}}")
+    lines.append(f"{'':>10} {legend}")
+    return "\n".join(lines)
+
+
+def _cell(value: float, low: float, high: float, cells: int) -> int:
+    return round((value - low) / (high - low) * (cells - 1)) if high > low else 0

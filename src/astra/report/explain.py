@@ -9,7 +9,7 @@ from astra.answer import Estimate, Plan, PlanSet, Reject, StageEstimate
 from astra.provenance import Source
 from astra.report.terms import OPERATORS, Group, canonical, words
 from astra.spec.mixed_text import on_one_line
-from astra.units import show_count, show_seconds
+from astra.units import show_count, show_dollars, show_seconds
 
 ROUNDING: Final = 1e-9  # of the step: less than this is left over from adding floats
 
@@ -38,18 +38,6 @@ class Slower(NamedTuple):
     within_error: bool  # the two error bars overlap
 
 
-class Headroom(NamedTuple):
-    """The fullest stage."""
-
-    stage: int
-    stages: int
-    reserved_gib: float
-    usable_gib: float
-    limit_gib: float  # what a recommended plan may use
-    largest: str  # the kind of memory that takes the most there
-    largest_gib: float
-
-
 class StageRow(NamedTuple):
     """Consecutive stages that read the same as shown; ``stage`` is the first of them."""
 
@@ -67,18 +55,12 @@ def shares(estimate: Estimate) -> list[TimeShare]:
     """The step by term, largest first; the seconds sum to the step time."""
     step_s = estimate.step_s or 1.0
     known = _known(estimate)
-    rows = [
-        TimeShare(
-            term,
-            words(term).label,
-            words(term).group,
-            seconds,
-            seconds / step_s,
-            known.get(canonical(term), known["compute"] if words(term).group == "compute" else ""),
-        )
-        for term, seconds in estimate.breakdown.items()
-        if abs(seconds) > ROUNDING * step_s
-    ]
+    rows = []
+    for term, seconds in estimate.breakdown.items():
+        if abs(seconds) > ROUNDING * step_s:
+            label, group, _ = words(term)
+            source = known.get(canonical(term), known["compute"] if group == "compute" else "")
+            rows.append(TimeShare(term, label, group, seconds, seconds / step_s, source))
     return sorted(rows, key=lambda row: (-row.seconds, row.term))
 
 
@@ -86,12 +68,9 @@ def _known(estimate: Estimate) -> dict[str, str]:
     """How each term is known; compute as its least sure operator."""
     known = {canonical(term): source for term, source in estimate.provenance.items()}
     operators = [known[name] for name in OPERATORS if name in known]
-    known.setdefault("compute", max(operators, key=_order, default=""))
+    order = [source.word for source in Source]
+    known.setdefault("compute", max(operators, key=lambda word: order.index(word) if word in order else -1, default=""))
     return known
-
-
-def _order(word: str) -> int:
-    return next((source.value for source in Source if source.word == word), -1)
 
 
 def work_words(request: Mapping[str, Any]) -> str:
@@ -122,18 +101,15 @@ def helps_most(estimate: Estimate) -> str:
     losses = [row for row in shares(estimate) if words(row.term).advice and row.fraction >= 0.01]
     if not losses:
         return "Little is lost besides compute: only faster GPUs, fewer FLOPs or a lower precision would help much."
-    worst = losses[0]
+    worst, said = losses[0], [word for word in estimate.strategy.split() if word.startswith("overlap=")]
+    hidden = {name for word in said for name in word.removeprefix("overlap=").split(",")}
     text = f"Most to gain: {worst.label}, at most {worst.fraction:.0%} of the step."
-    advice = [clause for clause in words(worst.term).advice if not _done(clause, estimate.strategy)]
+    advice = []
+    for clause in words(worst.term).advice:
+        wanted = clause.split(" ")[0].removeprefix("overlap=").split(",")
+        if not (clause.startswith("overlap=") and {*wanted} <= hidden):  # else it is followed already
+            advice.append(clause)
     return f"{text} What shrinks it: {_listed(advice, 'or')}." if advice else text
-
-
-def _done(clause: str, strategy: str) -> bool:
-    """Whether an advice to overlap something is already followed."""
-    key, equals, rest = clause.partition("overlap=")
-    wanted = rest.split(" ")[0].split(",")
-    said = [word.removeprefix("overlap=").split(",") for word in strategy.split() if word.startswith("overlap=")]
-    return bool(equals and not key) and set(wanted) <= {name for names in said for name in names}
 
 
 def show_share(fraction: float) -> str:
@@ -165,6 +141,20 @@ def compare(best: Estimate, other: Estimate, rank: int) -> Slower:
     )
 
 
+def ranking_cells(one: Estimate) -> dict[str, str]:
+    """What a table of plans says of one, by the heads of its columns."""
+    days = one.train_days
+    return {
+        "step time": f"{show_step(one.step_s)} ±{error_bar(one):.0%}",
+        "tokens/s": f"{one.tokens_per_s:,.0f}",
+        "MFU": f"{one.mfu:.1%}",
+        "peak GiB": f"{one.peak_reserved_gib:.1f}/{one.memory_usable_gib:.1f}",
+        "bubble": show_share(one.bubble_fraction),
+        "days": "-" if days is None else f"{days:.2f}" if days < 1 else f"{days:,.1f}",
+        "cost": "-" if one.train_usd is None else show_dollars(one.train_usd),
+    }
+
+
 def why_lost(best: Plan, other: Plan) -> str:
     """A sentence: by how much the other plan lost, and on which term."""
     loss = compare(best.estimate, other.estimate, other.rank)
@@ -176,14 +166,22 @@ def why_lost(best: Plan, other: Plan) -> str:
             f"step in four of five cases, #1 up to {show_step(best_high_s)}."
         )
     if loss.fraction < 0.0005:
-        tail = f" It needs {_memory_words(best.estimate, other.estimate)}."
-        return f"{name} is as fast as #1 by this model.{tail}"
+        more = other.estimate.peak_reserved_gib - best.estimate.peak_reserved_gib
+        needs = (
+            f"{abs(more):.1f} GiB {'more' if more > 0 else 'less'} per GPU" if abs(more) >= 0.05 else "the same memory"
+        )
+        return f"{name} is as fast as #1 by this model. It needs {needs}."
     text = f"{name} is {_percent(loss.fraction)} slower (+{show_seconds(loss.seconds)} per step)"
     if loss.term_seconds > 0:
         text += f": {loss.term} costs {show_seconds(loss.term_seconds)} more"
         if -loss.gain_seconds > 0.1 * loss.term_seconds:
             text += f", {loss.gain} {show_seconds(-loss.gain_seconds)} less"
     return f"{text}; within the error bars." if loss.within_error else f"{text}."
+
+
+def losses(planset: PlanSet) -> list[str]:
+    """By how much each of the other plans lost, and on what; none of a front has lost."""
+    return [] if planset.objective == "pareto" else [why_lost(planset.best, plan) for plan in planset.plans[1:]]
 
 
 def headlines(planset: PlanSet) -> list[str]:
@@ -201,42 +199,34 @@ def headlines(planset: PlanSet) -> list[str]:
     ]
 
 
-def headroom(estimate: Estimate) -> Headroom | None:
-    """The stage closest to the limit; None when the estimate has no stages."""
-    if not estimate.stages:
-        return None
+def limit_gib(estimate: Estimate, stage: StageEstimate) -> float:
+    """What a recommended plan may use on a stage: its own pool's limit, where stages live on several."""
+    return stage.own_limit_gib or estimate.memory_limit_gib
 
-    def limit_gib(stage: StageEstimate) -> float:
-        return stage.own_limit_gib or estimate.memory_limit_gib
 
-    stage = max(estimate.stages, key=lambda item: item.peak_reserved_gib / limit_gib(item))
-    largest = max(stage.memory, key=lambda kind: stage.memory[kind], default="")
-    return Headroom(
-        stage=stage.index,
-        stages=len(estimate.stages),
-        reserved_gib=stage.peak_reserved_gib,
-        usable_gib=estimate.memory_usable_gib * limit_gib(stage) / estimate.memory_limit_gib,
-        limit_gib=limit_gib(stage),
-        largest=largest,
-        largest_gib=stage.memory.get(largest, 0.0),
-    )
+def fullest(estimate: Estimate) -> StageEstimate:
+    """The stage closest to its limit."""
+    return max(estimate.stages, key=lambda stage: stage.peak_reserved_gib / limit_gib(estimate, stage))
 
 
 def memory_sentence(estimate: Estimate) -> str:
-    """Which stage is the fullest, and how much room it has left."""
-    room = headroom(estimate)
-    if room is None:
+    """Which stage is the fullest, and how much room it has left; nothing for an estimate without stages."""
+    if not estimate.stages:
         return ""
-    where = f"Stage {room.stage} of 0-{room.stages - 1} is the fullest" if room.stages > 1 else "A GPU's peak"
+    stage, stages = fullest(estimate), len(estimate.stages)
+    reserved, limit = stage.peak_reserved_gib, limit_gib(estimate, stage)
+    usable = estimate.memory_usable_gib * limit / estimate.memory_limit_gib
+    largest = max(stage.memory, key=lambda kind: stage.memory[kind], default="")
+    where = f"Stage {stage.index} of 0-{stages - 1} is the fullest" if stages > 1 else "A GPU's peak"
     text = (
-        f"{where}: {room.reserved_gib:.1f} of {room.usable_gib:.1f} GiB usable"
-        f", mostly {room.largest} ({room.largest_gib:.1f} GiB)"
+        f"{where}: {reserved:.1f} of {usable:.1f} GiB usable"
+        f", mostly {largest} ({stage.memory.get(largest, 0.0):.1f} GiB)"
     )
-    if room.reserved_gib > room.usable_gib:
-        return f"{text}. It is {room.reserved_gib - room.usable_gib:.1f} GiB too much."
-    if room.reserved_gib > room.limit_gib:
-        return f"{text}. It leaves less free than asked for: the limit is {room.limit_gib:.1f} GiB."
-    return f"{text}; {room.usable_gib - room.reserved_gib:.1f} GiB stay free."
+    if reserved > usable:
+        return f"{text}. It is {reserved - usable:.1f} GiB too much."
+    if reserved > limit:
+        return f"{text}. It leaves less free than asked for: the limit is {limit:.1f} GiB."
+    return f"{text}; {usable - reserved:.1f} GiB stay free."
 
 
 def error_bar(estimate: Estimate) -> float:
@@ -262,12 +252,23 @@ def certainty(estimate: Estimate) -> str:
 
 def memory_rows(stages: Sequence[StageEstimate]) -> list[StageRow]:
     """Stages in order, with neighbours whose memory reads the same joined."""
-    return _joined(stages, _memory_reads)
+
+    def reads(stage: StageEstimate) -> Hashable:
+        gib = (*stage.memory.values(), stage.peak_allocated_gib, stage.peak_reserved_gib)
+        return (stage.layers, stage.place, stage.in_flight, stage.fits, *(f"{value:.1f}" for value in gib))
+
+    return _joined(stages, reads)
 
 
 def time_rows(stages: Sequence[StageEstimate]) -> list[StageRow]:
     """Stages in order, with neighbours whose times read the same joined."""
-    return _joined(stages, _time_reads)
+
+    def reads(stage: StageEstimate) -> Hashable:
+        communication = (*stage.communication_s.values(), *stage.exposed_s.values())
+        seconds = (stage.forward_s, stage.backward_s, stage.compute_s, stage.optimizer_s, *communication)
+        return (stage.layers, stage.place, *(f"{value:.3g}" for value in seconds))
+
+    return _joined(stages, reads)
 
 
 def _joined(stages: Sequence[StageEstimate], reads: Callable[[StageEstimate], Hashable]) -> list[StageRow]:
@@ -278,17 +279,6 @@ def _joined(stages: Sequence[StageEstimate], reads: Callable[[StageEstimate], Ha
         else:
             rows.append(StageRow(stage.index, stage.index, stage))
     return rows
-
-
-def _memory_reads(stage: StageEstimate) -> Hashable:
-    gib = (*stage.memory.values(), stage.peak_allocated_gib, stage.peak_reserved_gib)
-    return (stage.layers, stage.place, stage.in_flight, stage.fits, *(f"{value:.1f}" for value in gib))
-
-
-def _time_reads(stage: StageEstimate) -> Hashable:
-    communication = (*stage.communication_s.values(), *stage.exposed_s.values())
-    seconds = (stage.forward_s, stage.backward_s, stage.compute_s, stage.optimizer_s, *communication)
-    return (stage.layers, stage.place, *(f"{value:.3g}" for value in seconds))
 
 
 def ranked_rejects(rejects: Sequence[Reject], limit: int | None) -> tuple[list[Reject], int, int]:
@@ -316,13 +306,6 @@ def all_warnings(planset: PlanSet) -> list[str]:
         for warning in dict.fromkeys(plan.estimate.warnings):
             ranks.setdefault(warning, []).append(plan.rank)
     return [f"{', '.join(f'#{rank}' for rank in about)}: {warning}" for warning, about in ranks.items()]
-
-
-def _memory_words(best: Estimate, other: Estimate) -> str:
-    more = other.peak_reserved_gib - best.peak_reserved_gib
-    if abs(more) < 0.05:
-        return "the same memory"
-    return f"{abs(more):.1f} GiB {'more' if more > 0 else 'less'} per GPU"
 
 
 def _percent(fraction: float) -> str:

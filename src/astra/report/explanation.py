@@ -20,6 +20,13 @@ MEANING: Final = {
     "assumed": "from the data sheet and a rule of thumb",
 }
 _NO_SOURCE: Final = "worked out from the other terms, no measurement of its own"
+_LIMITS: Final = {
+    "memory": "Memory binds",
+    "batch": "The batch binds",
+    "cluster-links": "Links between servers bind",
+    "node-links": "Links inside servers bind",
+    "restrictions": "The restrictions of the request bind",
+}
 
 
 def explained(
@@ -53,22 +60,12 @@ def binding(estimate: Estimate, changes: Sequence[Changed]) -> list[str]:
     return [*found, *([room] if room else [])]
 
 
-_LIMITS: Final = {
-    "memory": "Memory binds",
-    "batch": "The batch binds",
-    "cluster-links": "Links between servers bind",
-    "node-links": "Links inside servers bind",
-    "restrictions": "The restrictions of the request bind",
-}
-
-
 def change_sentence(change: Changed) -> str:
     """One change and what it brings."""
     if change.gain is None:
         return f"{change.change}: no plan ({change.why})"
-    usd = (
-        "" if change.usd_per_billion_tokens is None else f", {show_dollars(change.usd_per_billion_tokens)} per billion"
-    )
+    per_billion = change.usd_per_billion_tokens
+    usd = "" if per_billion is None else f", {show_dollars(per_billion)} per billion"
     return f"{change.change} would bring {change.gain:+.1%} tokens/s{usd} ({short_strategy(change.strategy or '')})"
 
 
@@ -82,56 +79,32 @@ def short_strategy(text: str) -> str:
 
 def _next(planset: PlanSet, plan: Plan, name: str) -> Comparison | None:
     """Against the plan that comes after the best, or the best against another one."""
-    other = planset.plans[0] if plan.rank != planset.plans[0].rank else None
-    if other is None:
-        other = next((one for one in planset.plans if one.rank == plan.rank + 1), None)
+    first, work = planset.plans[0], planset.request["workload"]
+    other = (
+        first if plan.rank != first.rank else next((one for one in planset.plans if one.rank == plan.rank + 1), None)
+    )
     if other is None:
         return None
-    tokens = tokens_per_step(planset)
+    tokens = float(work["global_batch"] * work["seq"])
     sides = [Side(name=f"{name} #{one.rank}", estimate=one.estimate, tokens_per_step=tokens) for one in (plan, other)]
     return compared(*sides)
 
 
-def tokens_per_step(planset: PlanSet) -> float:
-    """Tokens of a step of an answer's workload."""
-    work = planset.request["workload"]
-    return float(work["global_batch"] * work["seq"])
-
-
 def known(estimate: Estimate) -> list[Known]:
     """How sure each figure is, and what it rests on."""
-    low, high = estimate.step_s_range.low, estimate.step_s_range.high
+    low, high = explain.show_step(estimate.step_s_range.low), explain.show_step(estimate.step_s_range.high)
     because = f" ({estimate.evidence})" if estimate.evidence else ""
-    found = [
-        Known(
-            figure="step time",
-            value=explain.show_step(estimate.step_s),
-            how=f"{explain.show_step(low)} to {explain.show_step(high)} in four of five runs of its kind{because}",
-        )
-    ]
+    found = [("step time", explain.show_step(estimate.step_s),
+              f"{low} to {high} in four of five runs of its kind{because}")]  # fmt: skip
     for row in explain.shares(estimate):
         if row.fraction >= 0.01:
             how = f"{row.source}: {MEANING[row.source]}" if row.source in MEANING else _NO_SOURCE
-            found.append(
-                Known(figure=row.label, value=f"{explain.show_step(row.seconds)}, {row.fraction:.1%}", how=how)
-            )
-    memory = estimate.peak_gib_range
-    found.append(
-        Known(
-            figure="peak memory",
-            value=f"{estimate.peak_reserved_gib:.1f} GiB",
-            how=f"{memory.low:.1f} to {memory.high:.1f} GiB by the error of the memory model; "
-            "astra rehearse measures one rank",
-        )
-    )
-    if estimate.cost is not None:
-        usd = estimate.cost.usd_range
-        found.append(
-            Known(
-                figure="cost",
-                value=show_dollars(estimate.cost.usd),
-                how=f"{show_dollars(usd.low)} to {show_dollars(usd.high)} by the step time's range; "
-                f"{price_words(estimate.cost.price)}",
-            )
-        )
-    return found
+            found.append((row.label, f"{explain.show_step(row.seconds)}, {row.fraction:.1%}", how))
+    memory, cost = estimate.peak_gib_range, estimate.cost
+    found.append(("peak memory", f"{estimate.peak_reserved_gib:.1f} GiB", f"{memory.low:.1f} to {memory.high:.1f} GiB "
+                  "by the error of the memory model; astra rehearse measures one rank"))  # fmt: skip
+    if cost is not None:
+        spread = f"{show_dollars(cost.usd_range.low)} to {show_dollars(cost.usd_range.high)}"
+        how = f"{spread} by the step time's range; {price_words(cost.price)}"
+        found.append(("cost", show_dollars(cost.usd), how))
+    return [Known(figure=figure, value=value, how=how) for figure, value, how in found]

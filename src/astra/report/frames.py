@@ -16,6 +16,7 @@ from astra.report.choices import judged
 from astra.study.records import Sweep
 
 Row = dict[str, Any]
+_ENDS: Final = ("low", "high")
 
 
 @singledispatch
@@ -31,9 +32,6 @@ def _figures(record: object, names: str) -> Row:
         value, stem = getattr(record, name), name.removesuffix("_range")
         found |= {name: value} if stem == name else {f"{stem}_{end}": getattr(value, end, None) for end in _ENDS}
     return found
-
-
-_ENDS: Final = ("low", "high")
 
 
 @records.register

@@ -2,63 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 
 from astra.errors import visible
 
-
-def quoted(words: object) -> str:
-    """Words without a meaning in HTML and SVG, in or outside a quoted attribute."""
-    return escape(visible(str(words)), quote=True)
-
-
-def tag(name: str, /, *content: str, **attributes: object) -> str:
-    """An element; its content is markup already, attributes are quoted here.
-
-    An underscore is a hyphen, one at the end is dropped (``class_``); an attribute of None is left out, of True is
-    given without a value.
-    """
-    given = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None)
-    inside = "".join(content)
-    return f"<{name}{given}/>" if not inside and name in _EMPTY else f"<{name}{given}>{inside}</{name}>"
-
-
 _EMPTY = frozenset(["rect", "line", "path", "circle", "polyline", "polygon", "meta", "br", "input"])
-
-
-def _attribute(key: str, value: object) -> str:
-    name = key.removesuffix("_").replace("_", "-")
-    if value is True:
-        return f" {name}"
-    shown = f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else quoted(value)
-    return f' {name}="{shown}"'
-
-
-def label(words: object, x: float, y: float, **attributes: object) -> str:
-    """Text of a picture."""
-    return tag("text", quoted(words), x=x, y=y, **attributes)
-
-
-def picture(width: float, height: float, title: str, *content: str, role: str = "img") -> str:
-    """An SVG that stands alone or inside a page, as wide as there is room; its colours follow the reader's.
-
-    One with links in it is no ``img`` but a ``group``, so that whoever listens can reach them.
-    """
-    return tag(
-        "svg",
-        tag("title", quoted(title)),
-        tag("style", PALETTE, PICTURE),
-        *content,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {width:g} {height:g}",
-        width=f"{width:g}",
-        height=f"{height:g}",
-        role=role,
-        class_="astra big" if width >= BIG else "astra",
-        aria_label=title,
-    )
-
-
 BIG = 600.0  # from here on a picture is moved sideways on a narrow screen, and not made too small to read
 # Colours by meaning, in light and dark. Kinds of work are told apart by lightness too, for print and colour blindness.
 LIGHT = (
@@ -89,3 +38,70 @@ PICTURE = (
     "svg.astra .held{fill:var(--activations);fill-opacity:var(--held)}"
     + "".join(f"svg.astra .{name}{{fill:var(--{name})}}" for name in _FILLED.split())
 )
+
+
+def quoted(words: object) -> str:
+    """Words without a meaning in HTML and SVG, in or outside a quoted attribute."""
+    return escape(visible(str(words)), quote=True)
+
+
+def tag(name: str, /, *content: str, **attributes: object) -> str:
+    """An element; its content is markup already, attributes are quoted here.
+
+    An underscore is a hyphen, one at the end is dropped (``class_``); an attribute of None is left out, of True is
+    given without a value.
+    """
+    given = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None)
+    inside = "".join(content)
+    return f"<{name}{given}/>" if not inside and name in _EMPTY else f"<{name}{given}>{inside}</{name}>"
+
+
+def _attribute(key: str, value: object) -> str:
+    name = key.removesuffix("_").replace("_", "-")
+    if value is True:
+        return f" {name}"
+    shown = f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else quoted(value)
+    return f' {name}="{shown}"'
+
+
+def joined(*content: str) -> str:
+    """Elements one after another."""
+    return "".join(content)
+
+
+def label(words: object, x: float, y: float, **attributes: object) -> str:
+    """Text of a picture."""
+    return tag("text", quoted(words), x=x, y=y, **attributes)
+
+
+def keys(entries: Iterable[tuple[str, str]], y: float, width: float, *, box: float = 12, letter: float = 7
+         ) -> tuple[list[str], float]:  # fmt: skip
+    """Words beside boxes of their colours, in as many lines as they need, and the top of the last of those."""
+    parts, x = list[str](), 12.0
+    for words, name in entries:
+        room = 34 + letter * len(words)
+        if x > 12 and x + room > width:
+            x, y = 12.0, y + 20
+        parts += [tag("rect", x=x, y=y, width=box, height=12, class_=name), label(words, x + box + 6, y + 10)]
+        x += room
+    return parts, y
+
+
+def picture(width: float, height: float, title: str, *content: str, role: str = "img") -> str:
+    """An SVG that stands alone or inside a page, as wide as there is room; its colours follow the reader's.
+
+    One with links in it is no ``img`` but a ``group``, so that whoever listens can reach them.
+    """
+    return tag(
+        "svg",
+        tag("title", quoted(title)),
+        tag("style", PALETTE, PICTURE),
+        *content,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width:g} {height:g}",
+        width=f"{width:g}",
+        height=f"{height:g}",
+        role=role,
+        class_="astra big" if width >= BIG else "astra",
+        aria_label=title,
+    )

@@ -8,12 +8,11 @@ from typing import Final, NamedTuple
 from astra.answer import Estimate, Plan
 from astra.report import drawing, explain, money, sections
 from astra.report.layout import Part, Text
-from astra.report.sites import line_sentences, lost_sentences
+from astra.report.sections import line_sentences, lost_sentences
 from astra.report.text import shortened
 from astra.search.fleet.records import (
     BRIDGE,
     UNWRITTEN,
-    Alternative,
     GroupEstimate,
     MixedEstimate,
     MixedPlanSet,
@@ -21,12 +20,17 @@ from astra.search.fleet.records import (
 )
 from astra.search.fleet.summary import STARTED_BY
 from astra.spec.mixed_text import short_form
-from astra.units import show_count, show_dollars, show_slower
+from astra.units import show_count, show_slower
 
 BAR: Final = 14
 LEAST_BAR: Final = 5
 FIGURES: Final = 49  # columns of a stage's figures and the gaps, without the pool's name and the bars
 MOST_ROWS: Final = 16
+MORE: Final = (
+    "-v: the pipelines drawn stage by stage, time and memory by stage, why the others lost, every plan, the bill, who "
+    "can run it. --worth: what each pool brings. --report FILE.html: all of it as a page. astra explain PLAN.json: "
+    "what would bring most."
+)
 
 
 class FleetStageRow(NamedTuple):
@@ -47,9 +51,8 @@ def stage_rows(stages: Sequence[MixedStage]) -> list[FleetStageRow]:
     out: list[FleetStageRow] = []
     for number, stage in enumerate(stages):
         if out and _reads_the_same(out[-1].stage, stage):
-            before = out[-1]
-            fullest = max(before.stage, stage, key=lambda one: one.peak_reserved_gib)
-            out[-1] = FleetStageRow(before.first, number, fullest)
+            fullest = max(out[-1].stage, stage, key=lambda one: one.peak_reserved_gib)
+            out[-1] = FleetStageRow(out[-1].first, number, fullest)
         else:
             out.append(FleetStageRow(number, number, stage))
     return out
@@ -71,23 +74,14 @@ def comparison(planset: MixedPlanSet) -> list[str]:
         parts = [f"{each.times:.2f}x of {each.pool} alone" for each in known]
         sentences.append(f"{kind}: {', '.join(parts)}.")
     sentences += [f"{each.pool} alone: {each.why}" for each in planset.alone if each.times is None]
-    losses = planset.without or _mirrored(planset.alone)
-    lost = [
-        f"without {each.pool} you lose {1 - 1 / each.times:.0%}" for each in losses if each.times and each.times > 1
-    ]
+    # Of two pools, the one that is alone is what is left without the other.
+    left = planset.without or (planset.alone if len(planset.alone) == 2 else [])
+    gone = [each.pool for each in (left if planset.without else reversed(left))]
+    losses = [(pool, each.times) for pool, each in zip(gone, left, strict=True)]
+    lost = [f"without {pool} you lose {1 - 1 / times:.0%}" for pool, times in losses if times and times > 1]
     if lost and len(best.used) > 1:
         sentences.append("; ".join(lost)[:1].upper() + "; ".join(lost)[1:] + ".")
     return sentences
-
-
-def _mirrored(alone: Sequence[Alternative]) -> list[Alternative]:
-    """Of two pools, the one left when the other is taken away."""
-    if len(alone) != 2:
-        return []
-    return [
-        Alternative(pool=other.pool, strategy=each.strategy, step_s=each.step_s, times=each.times)
-        for each, other in zip(alone, reversed(alone), strict=True)
-    ]
 
 
 def marginal_sentences(planset: MixedPlanSet) -> list[str]:
@@ -107,25 +101,15 @@ def runs_sentence(estimate: MixedEstimate) -> str:
     return f"{able} {lacking}." if lacking else able
 
 
-def render_mixed(
-    planset: MixedPlanSet,
-    width: int | None = None,
-    color: bool | None = None,
-    *,
-    brief: bool = False,
-    full: bool = False,
-) -> str:
+def plans_parts(planset: MixedPlanSet, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """The ranked plans and what each pool is worth; ``full`` adds the best one drawn, its bill and who can run it."""
     if not (brief or full):
-        return drawing.on_a_screen(lambda plans: _page(planset, plans, width, color), len(planset.plans))
-    return _page(planset, len(planset.plans), width, color, brief=brief, full=full)
+        return drawing.on_a_screen(lambda plans: _page(planset, plans, columns), len(planset.plans), columns)
+    return _page(planset, len(planset.plans), columns, brief=brief, full=full)
 
 
-def _page(
-    planset: MixedPlanSet, plans: int, width: int | None, color: bool | None, *, brief: bool = False, full: bool = False
-) -> str:
+def _page(planset: MixedPlanSet, plans: int, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """The same with some of the plans."""
-    columns = drawing.page_width(width)
     best = planset.best.estimate
     assert isinstance(best, MixedEstimate)
     request = planset.request
@@ -155,9 +139,7 @@ def _page(
         parts += _launch(planset)
         parts += [drawing.blank(), drawing.prose((search_words(planset), "dim"))]
         parts += drawing.bullets(planset.notes, mark="note:", style="dim")
-    elif not brief:
-        parts += _in_short(planset, best)
-    return drawing.draw(parts, width=columns, color=bool(color))
+    return parts if brief or full else [*parts, *_in_short(planset, best)]
 
 
 def _details(estimate: MixedEstimate, width: int) -> list[Part]:
@@ -170,13 +152,6 @@ def _details(estimate: MixedEstimate, width: int) -> list[Part]:
         drawing.prose(explain.certainty(estimate)),
         *sections.provenance(estimate),
     ]
-
-
-MORE: Final = (
-    "-v: the pipelines drawn stage by stage, time and memory by stage, why the others lost, every plan, the bill, who "
-    "can run it. --worth: what each pool brings. --report FILE.html: all of it as a page. astra explain PLAN.json: "
-    "what would bring most."
-)
 
 
 def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[Part]:
@@ -231,16 +206,8 @@ def search_words(planset: MixedPlanSet) -> str:
     return f"{counts.considered:,} frames considered, {counts.evaluated:,} solved exactly, {counts.seconds:.2f} s."
 
 
-def render_estimate(
-    estimate: MixedEstimate,
-    width: int | None = None,
-    color: bool | None = None,
-    *,
-    brief: bool = False,
-    full: bool = False,
-) -> str:
+def estimate_parts(estimate: MixedEstimate, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """One strategy over several pools."""
-    columns = drawing.page_width(width)
     verdict = [] if estimate.legal and estimate.fits else [*estimate.violations]
     if not estimate.fits:
         over = [stage for stage in estimate.stages if not stage.fits]
@@ -255,22 +222,23 @@ def render_estimate(
             f"{estimate.tokens_per_s:,.0f} tokens/s, MFU {estimate.mfu:.1%}"
         ),
     ]
-    if not brief:
-        parts += picture(estimate, columns, every_stage=full)
-        if estimate.cost is not None:
-            parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(money.bill_sentences(estimate))]
-        parts += _details(estimate, columns) if full else [drawing.blank(), drawing.prose(explain.certainty(estimate))]
-        parts += [drawing.blank(), drawing.prose(runs_sentence(estimate))]
-        parts += drawing.bullets(estimate.warnings, mark="note:", style="dim")
-    return drawing.draw(parts, width=columns, color=bool(color))
+    if brief:
+        return parts
+    parts += picture(estimate, columns, every_stage=full)
+    if estimate.cost is not None:
+        parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(money.bill_sentences(estimate))]
+    parts += _details(estimate, columns) if full else [drawing.blank(), drawing.prose(explain.certainty(estimate))]
+    parts += [drawing.blank(), drawing.prose(runs_sentence(estimate))]
+    return [*parts, *drawing.bullets(estimate.warnings, mark="note:", style="dim")]
 
 
 def picture(estimate: MixedEstimate, width: int, *, every_stage: bool = False) -> list[Part]:
     """Every group as a row of pools and a table of its stages."""
     out: list[Part] = []
-    slowest = max(map(shown_s, _stages(estimate)), default=1.0)
+    stages = [stage for stage in estimate.stages if isinstance(stage, MixedStage)]
+    slowest = max(map(shown_s, stages), default=1.0)
     for group in estimate.groups:
-        own = [stage for stage in _stages(estimate) if stage.group == group.index]
+        own = [stage for stage in stages if stage.group == group.index]
         out += [drawing.blank(), drawing.text((group_line(group), "bold")), drawing.text(chain(own))]
         out.append(_table(own, slowest, width, every_stage=every_stage))
         if group.waits_s > 0.01 * group.pipeline_s:
@@ -299,10 +267,6 @@ def chain(stages: Sequence[MixedStage]) -> str:
             runs.append((stage.pool, number, number, stage.layers))
     named = [(pool, f"stage {a}" if a == b else f"stages {a}-{b}", layers) for pool, a, b, layers in runs]
     return " ──▶ ".join(f"[{pool} {where}, {layers} layers]" for pool, where, layers in named)
-
-
-def _stages(estimate: MixedEstimate) -> list[MixedStage]:
-    return [stage for stage in estimate.stages if isinstance(stage, MixedStage)]
 
 
 def shown_s(stage: MixedStage) -> float:
@@ -340,20 +304,13 @@ def _table(stages: Sequence[MixedStage], slowest: float, width: int, *, every_st
 
 def _ranking(plans: Sequence[Plan]) -> Part:
     priced = any(plan.estimate.train_usd is not None for plan in plans)
-    columns = [("#", "right"), ("strategy", "wrap"), ("GPUs", "right"), ("step time", "right"), ("tokens/s", "right")]
-    columns += [("MFU", "right"), ("bubble", "right")] + [("days", "right"), ("cost", "right")] * priced
-    out = drawing.table(*columns)
+    heads = ["step time", "tokens/s", "MFU", "bubble", *["days", "cost"] * priced]
+    out = drawing.table(("#", "right"), ("strategy", "wrap"), ("GPUs", "right"), *((head, "right") for head in heads))
     for plan in plans:
         estimate = plan.estimate
         assert isinstance(estimate, MixedEstimate)
-        cells = ["\n".join(short_form(plan.strategy, estimate.as_usual)), "+".join(map(str, estimate.used.values()))]
-        cells += [f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}"]
-        cells += [f"{estimate.tokens_per_s:,.0f}", f"{estimate.mfu:.1%}"]
-        cells += [explain.show_share(estimate.bubble_fraction)]
-        if priced:
-            cells += [drawing.days(estimate.train_days)]
-            cells += [show_dollars(estimate.train_usd) if estimate.train_usd is not None else "-"]
-        out.add_row(str(plan.rank), *cells)
+        cells, words = explain.ranking_cells(estimate), "\n".join(short_form(plan.strategy, estimate.as_usual))
+        out.add_row(str(plan.rank), words, "+".join(map(str, estimate.used.values())), *(cells[head] for head in heads))
     return out
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from astra.answer import Cost, Estimate, PlanSet, PriceTag
 from astra.answer_money import Choice, MixSearch, RentReport
 from astra.report import drawing
 from astra.report.choices import (
+    choice_cells,
     energy_words,
     front_table,
     judged,
@@ -17,12 +18,10 @@ from astra.report.choices import (
     named,
     own_words,
     strategies_below,
-    time_of,
     usd_spread,
     warned,
 )
 from astra.report.layout import Part
-from astra.report.scatter import picture
 from astra.units import show_count, show_dollars, show_seconds
 
 ALMOST, CHEAPER = 1.02, 1.05  # as fast, for all that is known of step times; and worth a sentence
@@ -30,29 +29,26 @@ YEAR_H: Final = 8766
 FAILING: Final = 1.05  # the expected bill over the ideal one, from which both are told
 _WORTH_A_WORD: Final = 0.01
 _PARTS: Final = {"startup": "start-up", "unused": "paid for and not used"}
+FEWEST_CHOICES: Final = 6
+MORE: Final = (
+    "-v: the front as a picture, common choices, restarts, prices and their sources, what was left out. "
+    "--report FILE.html: all of it as a page."
+)
+POPULAR: Final = ("choice", "time", "cost", "wastes")
 
 
-def render_rent(
-    report: RentReport, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
-) -> str:
+def rent_parts(report: RentReport, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """The choices worth making, with the ends and the bend of the front.
 
     ``full`` adds it as a picture, what common choices waste, prices and what was left out.
     """
-    columns = drawing.page_width(width)
     shown = [choice for choice in report.front if full or not choice.like]
-
-    def rendered(most: int) -> str:
-        return _rendered(report, thinned(shown, most), columns, bool(color), brief=brief, full=full)
-
-    text, most = rendered(len(shown)), len(shown)
-    while not full and most > FEWEST_CHOICES and text.count("\n") > drawing.screen_lines():
-        most -= 1
-        text = rendered(most)
-    return text
-
-
-FEWEST_CHOICES: Final = 6
+    for most in range(len(shown), -1, -1):
+        parts = _page(report, thinned(shown, most), columns, brief=brief, full=full)
+        lines = drawing.draw(parts, width=columns, color=False).count("\n")
+        if full or most <= FEWEST_CHOICES or lines <= drawing.screen_lines():
+            break
+    return parts
 
 
 def thinned(front: Sequence[Choice], most: int) -> list[Choice]:
@@ -63,48 +59,42 @@ def thinned(front: Sequence[Choice], most: int) -> list[Choice]:
     return [choice for choice in front if choice.roles or id(choice) in kept]
 
 
-def _rendered(
-    report: RentReport, shown: Sequence[Choice], columns: int, color: bool, *, brief: bool, full: bool
-) -> str:
-    """The text with these choices of the front."""
+def _page(report: RentReport, shown: Sequence[Choice], columns: int, *, brief: bool, full: bool) -> list[Part]:
+    """The page with these choices of the front."""
     parts: list[Part] = [*_header(report), drawing.blank(), *drawing.bullets(advice(report)), drawing.blank()]
     parts += [drawing.heading("Time against money", judged_words(report))]
     numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
     rows = [(numbers[id(choice)], choice) for choice in shown]
     parts.append(front_table(rows, columns, report.judged_by, energy=full or report.objective in ("energy", "co2")))
     parts += [*_merged(report, shown), *strategies_below(rows, columns)]
-    parts += drawing.closing([*_about_strategies(shown), *report.warnings], [])
+    about = [
+        f"{', '.join(names) if len(names) <= 3 else f'{len(names)} of these {len(shown)}'}: {warning}"
+        for warning, names in warned(shown).items()
+    ]
+    parts += drawing.closing([*about, *report.warnings], [])
     if full:
         points = [(judged(choice, report.judged_by).days, judged(choice, report.judged_by).usd) for choice in shown]
         marks = [mark_of(choice) for choice in shown]
-        parts += [drawing.blank(), drawing.text(picture(points, marks, columns))]
+        parts += [drawing.blank(), drawing.text(drawing.scatter(points, marks, columns))]
         if report.popular:
-            parts += [drawing.blank(), drawing.heading("Common choices"), _popular_table(report)]
+            sides = zip(POPULAR, ("left", "right", "right", "wrap"), strict=True)
+            common = drawing.table(*sides, rows=popular_rows(report))
+            parts += [drawing.blank(), drawing.heading("Common choices"), common]
         first = report.chosen[0] if report.objective != "pareto" else report.role("knee")
         parts += [drawing.blank(), *drawing.bullets(restart_sentences(first.cost, f" ({first.name})"))]
         parts += drawing.bullets(energy_words(choice) for choice in named(report) if choice.cost.kwh is not None)
-        parts += [drawing.blank(), *_prices([*report.front, *report.popular])]
-        parts += _unused(report)
+        priced = (part.price for choice in (*report.front, *report.popular) for part in choice.parts)
+        parts += [drawing.blank(), drawing.heading("Prices"), *drawing.bullets(dict.fromkeys(map(price_words, priced)))]
+        if report.unused:
+            left = [f"{entry.reason}: {', '.join(entry.offers)}." for entry in report.unused]
+            parts += [drawing.blank(), drawing.heading("Left out"), *drawing.bullets(left)]
         parts += [drawing.blank(), drawing.prose((search_sentence(report), "dim"))]
         parts += drawing.closing([], report.notes)
     elif not brief:
         from astra.report.text import shortened  # noqa: PLC0415 - text draws bills too
 
         parts += shortened([*report.notes, search_sentence(report)], MORE)
-    return drawing.draw(parts, width=columns, color=color)
-
-
-MORE: Final = (
-    "-v: the front as a picture, common choices, restarts, prices and their sources, what was left out. "
-    "--report FILE.html: all of it as a page."
-)
-
-
-def _about_strategies(shown: Sequence[Choice]) -> list[str]:
-    return [
-        f"{', '.join(names) if len(names) <= 3 else f'{len(names)} of these {len(shown)}'}: {warning}"
-        for warning, names in warned(shown).items()
-    ]
+    return parts
 
 
 def _header(report: RentReport) -> list[Part]:
@@ -194,21 +184,14 @@ def _extras(cost: Cost) -> str:
     return f"; of it {', '.join(extras)}" if extras else ""
 
 
-def _popular_table(report: RentReport) -> Part:
-    out = drawing.table(("choice", "left"), ("time", "right"), ("cost", "right"), ("wastes", "wrap"))
-    by = report.judged_by
+def popular_rows(report: RentReport) -> Iterator[tuple[str, ...]]:
+    """Common choices under ``POPULAR``: what each loses, and against what."""
     for choice in report.popular:
-        out.add_row(choice.name, time_of(choice, by), show_dollars(judged(choice, by).usd), waste_words(choice))
-    return out
-
-
-def waste_words(choice: Choice) -> str:
-    """What a common choice loses, and against what."""
-    if choice.waste is None:
-        return "nothing: it is on the front"
-    days, spread = choice.waste.days, usd_spread(choice.waste.usd_range)
-    slower = f" and {show_seconds(days * 86400)}" if days > 0 else ""  # it is no slower at the upper end of its range
-    return f"{show_dollars(choice.waste.usd)} ({spread}){slower} against {choice.waste.instead}"
+        cells, waste, lost = choice_cells(choice, report.judged_by), choice.waste, "nothing: it is on the front"
+        if waste is not None:  # it is no slower at the upper end of its range
+            slower = f" and {show_seconds(waste.days * 86400)}" if waste.days > 0 else ""
+            lost = f"{show_dollars(waste.usd)} ({usd_spread(waste.usd_range)}){slower} against {waste.instead}"
+        yield choice.name, cells["time"], cells["cost"], lost
 
 
 def restart_sentences(cost: Cost, whose: str = "") -> list[str]:
@@ -223,11 +206,6 @@ def restart_sentences(cost: Cost, whose: str = "") -> list[str]:
         f"work takes {show_seconds(found.checkpoint_write_s)}; {found.goodput:.1%} of the time is useful.",
         *(f"{source[:1].upper()}{source[1:]}." for source in found.sources),
     ]
-
-
-def _prices(front: Sequence[Choice]) -> list[Part]:
-    seen = dict.fromkeys(price_words(part.price) for choice in front for part in choice.parts)
-    return [drawing.heading("Prices"), *drawing.bullets(seen)]
 
 
 def price_words(price: PriceTag) -> str:
@@ -257,13 +235,6 @@ def terms_words(price: PriceTag) -> str:
         said.append(price.notes)
     words = [word for word in said if word]
     return f"; {'; '.join(words)}" if words else ""
-
-
-def _unused(report: RentReport) -> list[Part]:
-    if not report.unused:
-        return []
-    rows = [f"{entry.reason}: {', '.join(entry.offers)}." for entry in report.unused]
-    return [drawing.blank(), drawing.heading("Left out"), *drawing.bullets(rows)]
 
 
 def _several(count: int, what: str) -> str:
@@ -311,7 +282,7 @@ def bill_sentences(estimate: Estimate) -> list[str]:
         return []
     per_billion = show_dollars(cost.usd_per_billion_tokens)
     ideal = (
-        f"Ideal: {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} ({_range(cost)}) on "
+        f"Ideal: {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} ({usd_spread(cost.usd_range)}) on "
         f"{cost.gpus:,} GPUs, {per_billion} per billion tokens{_extras(cost)}."
     )
     out = [ideal]
@@ -333,7 +304,7 @@ def bill_in_short(estimate: Estimate) -> str:
     seen = f", {price.date}" if price.date else ""
     more = f"; with restarts {show_seconds(expected.days * 86400)} and {show_dollars(expected.usd)}" if expected else ""
     return (
-        f"The bill: {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} ({_range(cost)}), "
+        f"The bill: {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} ({usd_spread(cost.usd_range)}), "
         f"{show_dollars(cost.usd_per_billion_tokens)} per billion tokens{_extras(cost)}{more}; at "
         f"${price.usd_per_gpu_h:.2f} per GPU and hour ({who}{seen})."
     )
@@ -367,13 +338,10 @@ def _plan_front(estimates: Sequence[Estimate]) -> list[Part]:
     rows = drawing.table(("GPUs", "left"), ("time", "right"), ("cost", "right"), ("range", "right"))
     points = []
     for estimate in estimates:
-        if estimate.cost is not None:
-            points.append((estimate.cost.days, estimate.cost.usd))
-            cost = estimate.cost
-            rows.add_row(estimate.gpus, show_seconds(cost.days * 86400), show_dollars(cost.usd), _range(cost))
+        if (cost := estimate.cost) is not None:
+            points.append((cost.days, cost.usd))
+            rows.add_row(
+                estimate.gpus, show_seconds(cost.days * 86400), show_dollars(cost.usd), usd_spread(cost.usd_range)
+            )
     marks = ["F", *[" "] * (len(points) - 2), "C"]
-    return [rows, drawing.blank(), drawing.text(picture(points, marks, 80)), drawing.blank()]
-
-
-def _range(cost: Cost) -> str:
-    return usd_spread(cost.usd_range)
+    return [rows, drawing.blank(), drawing.text(drawing.scatter(points, marks, 80)), drawing.blank()]

@@ -31,14 +31,8 @@ def page(title: str, *content: str) -> str:
 
 def stylesheet() -> str:
     """How pages look: colours by meaning, text, tables, bars."""
-    return "".join(
-        [
-            PALETTE,
-            "\n",
-            own_text(__file__, "page.css"),
-            *(f".{name}{{background:var(--{name})}}" for name in _FILLED.split()),
-        ]
-    )
+    filled = "".join(f".{name}{{background:var(--{name})}}" for name in _FILLED.split())
+    return f"{PALETTE}\n{own_text(__file__, 'page.css')}{filled}"
 
 
 def section(title: str, *content: str, key: str | None = None) -> str:
@@ -78,18 +72,17 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequen
         kinds[0] = "name"
     heads = [name if many else None for name in headers]
     head = tag("tr", *(heading(name, kind) for name, kind in zip(headers, kinds, strict=True)))
-    body = [
-        tag(
-            "tr",
-            *(
-                tag("td", quoted(cell), class_=kind, data_head=said)
-                for cell, kind, said in zip(row, kinds, heads, strict=True)
-            ),
-            class_="best" if number == best else None,
-        )
-        for number, row in enumerate(rows)
-    ]
-    return wide(tag("table", tag("thead", head), tag("tbody", *body), class_="many" if many else None))
+    body = []
+    for number, row in enumerate(rows):
+        cells = zip(row, kinds, heads, strict=True)
+        columns = (tag("td", quoted(cell), class_=kind, data_head=said) for cell, kind, said in cells)
+        body.append(tag("tr", *columns, class_="best" if number == best else None))
+    return framed(head, body, "many" if many else None)
+
+
+def framed(head: str, body: Iterable[str], kind: str | None = None) -> str:
+    """A table of rows that are markup already, under the row of its heads."""
+    return wide(tag("table", tag("thead", head), tag("tbody", *body), class_=kind))
 
 
 def heading(name: str, kind: str | None = None) -> str:

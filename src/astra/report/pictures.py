@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import singledispatch
+from importlib.util import find_spec
 from os import PathLike
 from typing import Final
 
@@ -11,11 +13,9 @@ from astra.answer_money import AffordReport, RentReport
 from astra.atomic import write_file
 from astra.errors import InputError
 from astra.report import explain
-from astra.report.charts import ChartCurve, Dot, Panel, charts
-from astra.report.front_svg import Spot, front_svg
-from astra.report.markup import label, picture, quoted, tag
+from astra.report.charts import ChartCurve, Dot, Panel, Spot, charts, front_svg
+from astra.report.markup import LIGHT, keys, label, picture, quoted, tag
 from astra.report.page import page, wide
-from astra.report.raster import png
 from astra.report.rent_page import spots
 from astra.report.sweep import sweep_page, sweep_svg
 from astra.spec.kinds import path_text
@@ -25,6 +25,9 @@ from astra.units import show_count
 
 WIDTH, ROW, TOP, LEFT = 900.0, 40.0, 64.0, 12.0
 ENDINGS: Final = (".svg", ".html", ".png")
+SCALE: Final = 2  # pixels for each unit of the picture
+_USED: Final = re.compile(r"var\((--[a-z0-9-]+)\)")
+_PALETTES: Final = re.compile(r":root\{[^}]*\}|@media[^{]*\{:root\{[^}]*\}\}")
 
 
 class Picture:
@@ -42,7 +45,7 @@ class Picture:
     def save(self, path: str | PathLike[str]) -> None:
         """Write it as SVG, as a page (.html) or, with the extra ``plot``, as PNG: as the name ends."""
         shown = path_text(path, "path", "the path of a file to write")
-        write_file(shown, _as(self.svg, "", shown, "path"))
+        write_file(shown, _as(self.svg, shown, "path"))
 
 
 @singledispatch
@@ -76,10 +79,7 @@ def _of_plans(answer: PlanSet) -> str:
             x, groups = x + wide_, [*groups, share.group]
         high = LEFT + (WIDTH - 2 * LEFT) * one.step_s_range.high / longest_s
         parts.append(tag("line", x1=x, x2=high, y1=y + 7, y2=y + 7, class_="rule"))
-    x = LEFT
-    for group in dict.fromkeys(groups):
-        parts += [tag("rect", x=x, y=30, width=12, height=12, class_=group), label(group, x + 18, 40)]
-        x += 34 + 8 * len(group)
+    parts += keys([(group, group) for group in dict.fromkeys(groups)], 30, WIDTH, letter=8)[0]
     parts.append(label("line: to the upper end of the interval", WIDTH - LEFT, 40, class_="small end faint"))
     return picture(WIDTH, TOP + ROW * len(answer.plans), title, *parts)
 
@@ -97,29 +97,19 @@ def _of_models(answer: AffordReport) -> str:
     names = {answer.most: "M", answer.largest: "L", answer.best: "*"}
 
     def dots(middle: list[float], low: list[float], high: list[float]) -> list[Dot]:
-        hovers = [f"{row.model}: {show_count(row.tokens)} tokens on {row.choice}" for row in ranked]
-        marks = [names.get(row.model, "") for row in ranked]
         return [
-            Dot(float(place), *ends, words, mark)
-            for place, (ends, words, mark) in enumerate(
-                zip(zip(middle, low, high, strict=True), hovers, marks, strict=True)
-            )
-        ]
+            Dot(float(place), y, least, most, f"{row.model}: {show_count(row.tokens)} tokens on {row.choice}",
+                names.get(row.model, ""))
+            for place, (row, y, least, most) in enumerate(zip(ranked, middle, low, high, strict=True))
+        ]  # fmt: skip
 
     ranges = [row.tokens_range for row in ranked]
     tokens = dots([row.tokens for row in ranked], [each.low for each in ranges], [each.high for each in ranges])
     panels = [Panel("tokens", [ChartCurve("", tokens)], ticks, show_count, log=True)]
     if all(row.loss is not None for row in ranked):
         losses = [row.loss or 0.0 for row in ranked]
-        panels.append(
-            Panel(
-                "loss by the law",
-                [ChartCurve("", dots(losses, losses, losses))],
-                ticks,
-                lambda y: f"{y:.4g}",
-                zero=False,
-            )
-        )
+        curve = ChartCurve("", dots(losses, losses, losses))
+        panels.append(Panel("loss by the law", [curve], ticks, lambda y: f"{y:.4g}", zero=False))
     notes = ["M most tokens for the model asked for, L largest by the rule, * least loss"]
     return charts(f"What ${answer.budget_usd:,.0f} buys", panels, "models, by size", notes)
 
@@ -133,13 +123,34 @@ def drawn(answer: Table, path: str, where: str) -> str | bytes:
     """The picture as its name ends; ``where`` is the option that names it."""
     if isinstance(answer, Sweep) and path.lower().endswith(".html"):
         return sweep_page(answer)
-    return _as(picture_of(answer), "", path, where)
+    return _as(picture_of(answer), path, where)
 
 
-def _as(svg: str, title: str, path: str, where: str) -> str | bytes:
+def _as(svg: str, path: str, where: str) -> str | bytes:
     ending = path.lower().rpartition(".")[2]
     if f".{ending}" not in ENDINGS:
         raise InputError(where, path, want=f"a name that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     if ending == "png":
         return png(svg, where)
-    return svg + "\n" if ending == "svg" else page(title or "Astra", wide(svg))
+    return svg + "\n" if ending == "svg" else page("Astra", wide(svg))
+
+
+def check_png(where: str) -> None:
+    """An error if what draws pixels is not installed; ``where`` is the option that asked for it."""
+    if find_spec("resvg_py") is None:
+        fix = "Install it (pip install 'astra-planner[plot]'), or ask for .svg or .html, which need nothing."
+        raise InputError(where, ".png", want="resvg-py for a PNG", fix=fix)
+
+
+def png(svg: str, where: str) -> bytes:
+    """The picture in pixels."""
+    check_png(where)
+    import resvg_py  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415
+
+    return bytes(resvg_py.svg_to_bytes(svg_string=flattened(svg), zoom=SCALE))
+
+
+def flattened(svg: str) -> str:
+    """The same picture without variables, which few programs but browsers know."""
+    colors = dict(pair.split(":", 1) for pair in LIGHT.split(";"))
+    return _USED.sub(lambda found: colors[found.group(1)], _PALETTES.sub("", svg))

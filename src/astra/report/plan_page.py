@@ -9,12 +9,11 @@ from astra.answer import Estimate, Plan, PlanSet
 from astra.catalog.requests import write_request
 from astra.catalog.runtimes import runtime, runtime_names
 from astra.report import explain, money
-from astra.report.bars import memory_bars, time_table
+from astra.report.charts import Spot, front_svg
 from astra.report.explanation import MEANING, known
-from astra.report.front_svg import Spot, front_svg
 from astra.report.markup import quoted, tag
-from astra.report.page import bullets, code, facts, folded, page, paragraph, section, table, wide
-from astra.report.terms import words
+from astra.report.page import bullets, code, facts, folded, framed, heading, page, paragraph, section, table, wide
+from astra.report.terms import MEMORY_LABELS, words
 from astra.report.timeline import seconds_table, timeline_svg
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.timeline import StepTimeline
@@ -22,6 +21,8 @@ from astra.spec.mixed_text import on_one_line
 from astra.units import show_dollars, show_seconds
 
 REJECTS: Final = 60
+_FILL: Final = {"optimizer": "optim"}  # a kind of memory, where the colour of that name is a kind of work
+BEYOND: Final = "reserved beyond"
 
 
 def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
@@ -32,6 +33,8 @@ def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
     if not planset.plans:
         return page(title, *head, paragraph("No strategy is legal and fits.", "bad lead"), *_ending(planset))
     best = planset.best.estimate
+    others = [ranking(planset.plans), bullets(explain.losses(planset))] if len(planset.plans) > 1 else []
+    drawn = [wide(timeline_svg(step)), folded("Seconds of every stage", seconds_table(step))] if step else []
     return page(
         title,
         *head,
@@ -41,10 +44,10 @@ def plan_page(planset: PlanSet, step: StepTimeline | None = None) -> str:
                 bullets([explain.dominates(best), explain.helps_most(best)]), key="time"),
         section("Memory of every stage against its limit", memory_bars(best),
                 paragraph(explain.memory_sentence(best)), key="memory"),
-        section("One step, stage by stage", *_timeline(step), key="timeline"),
+        section("One step, stage by stage", *drawn, key="timeline"),
         *pool_parts(planset),
         section("The bill", *bill_parts(planset), key="bill"),
-        section("Runners-up", *_others(planset), key="others"),
+        section("Runners-up", *others, key="others"),
         *_ending(planset),
     )  # fmt: skip
 
@@ -97,17 +100,8 @@ def _answer(planset: PlanSet, best: Estimate) -> list[str]:
 def _evidence(planset: PlanSet, best: Estimate) -> list[str]:
     rows = [(one.figure, one.value, one.how) for one in known(best)]
     others = [one for one in explain.all_warnings(planset) if not one.startswith("#1:")]
-    return [
-        paragraph(explain.certainty(best)),
-        table(("figure", "value", "how sure"), rows, left=(0, 2)),
-        bullets(others, "warn"),
-    ]
-
-
-def _timeline(step: StepTimeline | None) -> list[str]:
-    if step is None:
-        return []
-    return [wide(timeline_svg(step)), folded("Seconds of every stage", seconds_table(step))]
+    drawn = table(("figure", "value", "how sure"), rows, left=(0, 2))
+    return [paragraph(explain.certainty(best)), drawn, bullets(others, "warn")]
 
 
 def pool_parts(planset: PlanSet) -> list[str]:
@@ -143,32 +137,23 @@ def bill_parts(planset: PlanSet) -> list[str]:
         for plan in planset.plans if plan.estimate.cost is not None
     ]  # fmt: skip
     drawn = wide(front_svg(spots, "Time against money")) if planset.objective == "pareto" and len(spots) > 1 else ""
-    saved = money.saved_sentences(planset) if planset.baseline is not None else []
-    return [drawn, bullets([*money.bill_sentences(best), *saved])]
+    return [drawn, bullets([*money.bill_sentences(best), *money.saved_sentences(planset)])]
 
 
 def ranking(plans: Sequence[Plan], *, short: bool = False) -> str:
     """The plans in a table, each in whole or without what is as usual."""
     trained = any(plan.estimate.train_days is not None for plan in plans)
     priced = any(plan.estimate.train_usd is not None for plan in plans)
-    heads = ["#", "strategy", "step time", "tokens/s", "MFU", "peak GiB", "bubble", *["days"] * trained]
-    heads += ["cost"] * priced
+    heads = ["step time", "tokens/s", "MFU", "peak GiB", "bubble", *["days"] * trained, *["cost"] * priced]
     rows = []
     for plan in plans:
         one = plan.estimate
+        own = {"peak GiB": f"{one.peak_reserved_gib:.1f}"}
+        own |= {"days": f"{one.train_days:,.1f}"} if one.train_days is not None else {}
+        cells = explain.ranking_cells(one) | own
         words = on_one_line(plan.strategy, one.as_usual) if short else plan.strategy
-        row = [str(plan.rank), words, f"{explain.show_step(one.step_s)} ±{explain.error_bar(one):.0%}"]
-        row += [f"{one.tokens_per_s:,.0f}", f"{one.mfu:.1%}", f"{one.peak_reserved_gib:.1f}"]
-        row += [explain.show_share(one.bubble_fraction)]
-        row += ["-" if one.train_days is None else f"{one.train_days:,.1f}"] * trained
-        row += ["-" if one.train_usd is None else show_dollars(one.train_usd)] * priced
-        rows.append(row)
-    return table(heads, rows, left=(1,), best=0)
-
-
-def _others(planset: PlanSet) -> list[str]:
-    lost = [] if planset.objective == "pareto" else [explain.why_lost(planset.best, one) for one in planset.plans[1:]]
-    return [ranking(planset.plans), bullets(lost)] if len(planset.plans) > 1 else []
+        rows.append([str(plan.rank), words, *(cells[head] for head in heads)])
+    return table(["#", "strategy", *heads], rows, left=(1,), best=0)
 
 
 def ledger_parts(planset: PlanSet) -> list[str]:
@@ -176,10 +161,10 @@ def ledger_parts(planset: PlanSet) -> list[str]:
     shown, reasons, strategies = explain.ranked_rejects(planset.rejects, REJECTS)
     rows = [(f"{reject.strategies:,}", reject.sentence) for reject in shown]
     rows += [(f"{strategies:,}", f"for {reasons} other reasons")] if reasons else []
+    drawn = table(("strategies", "left out because"), rows, left=(1,)) if rows else ""
     if "pools" in planset.request:
-        return [table(("strategies", "left out because"), rows, left=(1,))] if rows else []
-    ledger = folded(f"{len(rows)} reasons", table(("strategies", "left out because"), rows, left=(1,))) if rows else ""
-    return [paragraph(explain.search_sentence(planset)), ledger]
+        return [drawn]
+    return [paragraph(explain.search_sentence(planset)), folded(f"{len(rows)} reasons", drawn) if drawn else ""]
 
 
 def _assumptions(planset: PlanSet) -> list[str]:
@@ -237,3 +222,60 @@ def footer(version: str, fingerprint: Mapping[str, str]) -> str:
     """Who made the page."""
     marks = ", ".join(f"{name} {value[:16]}" for name, value in fingerprint.items() if name != "version")
     return tag("footer", quoted(f"Astra {version}; {marks}"), class_="faint")
+
+
+def time_table(estimate: Estimate) -> str:
+    """The step by term, largest first, each with its bar and how it is known; the rows add up to the step."""
+    rows = explain.shares(estimate)
+    largest = max((row.fraction for row in rows), default=1.0)
+    body = []
+    for row in rows:
+        width = 100 * min(max(row.fraction / largest, 0.0), 1.0)
+        bar = tag("i", class_=f"fill {row.group}", style=f"width:{width:.1f}%")
+        name, known_as = tag("td", quoted(row.label), class_="name"), tag("td", quoted(row.source))
+        seconds, share = quoted(explain.show_step(row.seconds)), quoted(f"{row.fraction:.1%}")
+        cells = (tag("td", bar, class_="bar"), tag("td", seconds, class_="n"), tag("td", share, class_="n"))
+        body.append(tag("tr", name, *cells, known_as))
+    total = sum(row.seconds for row in rows)
+    body.append(
+        tag("tr", tag("td", "step"), tag("td", ""), tag("td", quoted(explain.show_step(total)), class_="n"),
+            tag("td", "100.0%", class_="n"), tag("td", ""), class_="best")
+    )  # fmt: skip
+    heads = (("term", None), ("", None), ("time", "n"), ("share", "n"), ("known", None))
+    head = tag("tr", *(heading(name, side) for name, side in heads))
+    return framed(head, body, "bars")
+
+
+def memory_bars(estimate: Estimate) -> str:
+    """One bar for each stage, or run of stages that read the same: kinds of memory, and the limit as a line."""
+    rows = explain.memory_rows(estimate.stages)
+    limits = [explain.limit_gib(estimate, row.stage) for row in rows]
+    most = max([estimate.memory_usable_gib, *limits, *(row.stage.peak_reserved_gib for row in rows)])
+    kinds = list(dict.fromkeys(kind for row in rows for kind in row.stage.memory))
+    several, body = len({row.stage.gpu for row in rows}) > 1, []
+    for row, limit in zip(rows, limits, strict=True):
+        stage = row.stage
+        pieces = [_piece(kind, stage.memory.get(kind, 0.0), most) for kind in kinds]
+        pieces.append(_piece(BEYOND, stage.peak_reserved_gib - stage.peak_allocated_gib, most))
+        line = tag("b", class_="limit", style=f"left:{100 * limit / most:.2f}%", title=f"{limit:.1f} GiB allowed")
+        name = tag("td", quoted(f"{row.name} ({stage.layers} layers{f', {stage.gpu}' if several else ''})"))
+        stack = tag("td", tag("div", *pieces, line, class_="stack"), class_="bar")
+        state, held = "n" if stage.fits else "n bad", f"{stage.peak_reserved_gib:.1f} / {limit:.1f}"
+        body.append(tag("tr", name, stack, tag("td", quoted(held), class_=state)))
+    head = tag("tr", heading("stage"), heading(""), heading("GiB / allowed", "n"))
+    named = [(_fill_name(kind), MEMORY_LABELS.get(kind, kind)) for kind in kinds]
+    named.append(("beyond", "reserved by the allocator beyond that"))
+    legend = (tag("span", tag("i", class_=f"key {fill}"), quoted(words)) for fill, words in named)
+    return framed(head, body, "bars") + tag("p", *legend, class_="keys")
+
+
+def _fill_name(kind: str) -> str:
+    return _FILL.get(kind, kind)
+
+
+def _piece(kind: str, gib: float, most: float) -> str:
+    if gib <= 0:
+        return ""
+    name = "beyond" if kind == BEYOND else _fill_name(kind)
+    style = f"width:{100 * gib / most:.2f}%"
+    return tag("i", class_=f"fill {name}", style=style, title=f"{MEMORY_LABELS.get(kind, kind)} {gib:.1f} GiB")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from msgspec.structs import astuple
+
 from astra.answer_money import Choice, RentReport
 from astra.report import explain, money
+from astra.report.charts import Spot, front_svg
 from astra.report.choices import (
     ROLES,
+    choice_cells,
     judged,
     judged_words,
-    network_words,
     roles_of,
-    seller,
-    strategy_words,
-    time_of,
     warned,
 )
-from astra.report.front_svg import Spot, front_svg
 from astra.report.markup import quoted, tag
 from astra.report.page import bullets, facts, folded, page, paragraph, section, table, wide
 from astra.report.plan_page import footer, request_parts
@@ -51,16 +50,11 @@ def rent_page(report: RentReport) -> str:
 
 
 def _headline(report: RentReport) -> str:
-    return facts(
-        (
-            ROLES.get(role, role),
-            f"{show_dollars(judged(choice, report.judged_by).usd)}, {time_of(choice, report.judged_by)}",
-            choice.name,
-        )
-        for role in ("cheapest", "knee", "fastest")
-        for choice in report.front
-        if role in choice.roles
-    )
+    roles = ("cheapest", "knee", "fastest")
+    cells = [
+        (role, one, choice_cells(one, report.judged_by)) for role in roles for one in report.front if role in one.roles
+    ]
+    return facts((ROLES.get(role, role), f"{said['cost']}, {said['time']}", one.name) for role, one, said in cells)
 
 
 def spots(report: RentReport, link: str = "") -> list[Spot]:
@@ -82,17 +76,15 @@ def _spot(choice: Choice, by: str, *, on_front: bool) -> Spot:
 
 def front_table(report: RentReport) -> str:
     """Every choice of the front."""
-    heads = ("", "#", "GPUs", "from", "$/GPU-h", "network", "time", "cost", "range", "if nothing fails", "strategy")
-    rows, by = [], report.judged_by
+    before, after = ("from", "$/GPU-h", "network", "time", "cost"), ("range", "if nothing fails", "strategy")
+    rows = []
     for number, choice in enumerate(report.front, start=1):
-        cost, usd = choice.cost, judged(choice, by).usd_range
-        ideal = f"{show_seconds(cost.days * DAY_S)}, {show_dollars(cost.usd)}"
-        spread = f"{show_dollars(usd.low)} to {show_dollars(usd.high)}"
+        cells, cost = choice_cells(choice, report.judged_by), choice.cost
+        cells["range"] = " to ".join(map(show_dollars, astuple(judged(choice, report.judged_by).usd_range)))
+        cells["if nothing fails"] = f"{show_seconds(cost.days * DAY_S)}, {show_dollars(cost.usd)}"
         gpus = " + ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
-        rows.append((roles_of(choice), str(number), gpus, seller(cost.price),
-                     f"{cost.price.usd_per_gpu_h:.2f}", network_words(choice), time_of(choice, by),
-                     show_dollars(judged(choice, by).usd), spread, ideal, strategy_words(choice)))  # fmt: skip
-    return table(heads, rows, left=(0, 2, 3, 5, 10))
+        rows.append((roles_of(choice), str(number), gpus, *(cells[head] for head in (*before, *after))))
+    return table(("", "#", "GPUs", *before, *after), rows, left=(0, 2, 3, 5, 10))
 
 
 def _evidence(report: RentReport) -> list[str]:
@@ -110,12 +102,7 @@ def _evidence(report: RentReport) -> list[str]:
 
 def popular_table(report: RentReport) -> str:
     """What common choices waste; nothing where there are none."""
-    by = report.judged_by
-    rows = [
-        (choice.name, time_of(choice, by), show_dollars(judged(choice, by).usd), money.waste_words(choice))
-        for choice in report.popular
-    ]
-    return table(("choice", "time", "cost", "wastes"), rows, left=(0, 3)) if rows else ""
+    return table(money.POPULAR, money.popular_rows(report), left=(0, 3)) if report.popular else ""
 
 
 def _unused(report: RentReport) -> list[str]:
@@ -125,8 +112,7 @@ def _unused(report: RentReport) -> list[str]:
 
 
 def _prices(report: RentReport) -> list[str]:
-    tags = {money.price_words(part.price): None for choice in report.front for part in choice.parts}
-    sources = {
-        source: None for choice in report.front if choice.cost.expected for source in choice.cost.expected.sources
-    }
-    return [bullets([*tags, *sources]), bullets(report.notes, "faint")]
+    priced = (money.price_words(part.price) for choice in report.front for part in choice.parts)
+    expected = [choice.cost.expected for choice in report.front if choice.cost.expected]
+    sources = (source for each in expected for source in each.sources)
+    return [bullets([*dict.fromkeys(priced), *dict.fromkeys(sources)]), bullets(report.notes, "faint")]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from astra.report import drawing
+from astra.catalog.requests import write_request
+from astra.report import drawing, explain
 from astra.report.charts import COLORS, ChartCurve, Dot, Panel, charts, spread_ticks
 from astra.report.layout import Part
 from astra.report.markup import label, picture, quoted, tag
+from astra.report.page import bullets, code, facts, folded, page, paragraph, section, table, wide
+from astra.report.plan_page import declared_parts, footer, target_of
 from astra.sharing.records import FleetReport, PoolUse, SharedJob
 from astra.units import DAY_S, show_count, show_dollars, show_seconds
 
@@ -27,21 +31,18 @@ LEAST: Final = 44.0
 TOP: Final = 58.0
 
 
-def render_fleet(report: FleetReport, width: int | None = None, color: bool | None = None) -> str:
+def fleet_parts(report: FleetReport, columns: int) -> list[Part]:
     """The answer in a terminal."""
-    out = drawing.table(*[(name, "left" if name in NAMED else "right") for name in HEADS])
-    for job in report.jobs:
-        out.add_row(*cells(job))
-    parts: list[Part] = [
+    heads = ((name, "left" if name in NAMED else "right") for name in HEADS)
+    return [
         drawing.text((report.title, "bold"), f": {GOALS[report.goal]}"),
         drawing.prose((about(report), "dim")),
         drawing.blank(),
-        out,
+        drawing.table(*heads, rows=map(cells, report.jobs)),
         drawing.blank(),
         *drawing.bullets([*map(use, report.pools), proof(report)]),
         *drawing.closing(late(report), report.notes),
     ]
-    return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
 
 
 def about(report: FleetReport) -> str:
@@ -74,15 +75,20 @@ def _day(seconds: float) -> str:
     return f"day {seconds / DAY_S:,.1f}"
 
 
+def _runs(numbers: list[int]) -> list[list[int]]:
+    """First and last of whole numbers that follow one another."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return runs
+
+
 def ranges(numbers: list[int]) -> str:
     """Whole numbers in order as ``0-7, 12``."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in _runs(numbers))
 
 
 def use(pool: PoolUse) -> str:
@@ -135,7 +141,7 @@ def _bars(report: FleetReport, pool: PoolUse, top: float, each: float, until_s: 
             continue
         x, end = _x(job.start_s, until_s), _x(job.end_s, until_s)
         hover = f"{job.name}: {job.gpus} {pool.gpu}, {_day(job.start_s)} to {_day(job.end_s)}, {job.strategy}"
-        for number, (low, high) in enumerate(_blocks(job.nodes)):
+        for number, (low, high) in enumerate(_runs(job.nodes)):
             y, tall = top + low * each, (high - low + 1) * each
             yield tag("rect", tag("title", quoted(hover)), x=x, y=y, width=max(end - x - 0.6, 1.0),
                       height=max(tall - 0.6, 1.0), class_=COLORS[place % len(COLORS)])  # fmt: skip
@@ -143,12 +149,6 @@ def _bars(report: FleetReport, pool: PoolUse, top: float, each: float, until_s: 
                 yield label(job.name, (x + end) / 2, y + tall / 2 + 4, class_="mid on bold")
             elif number == 0:
                 yield label(job.name, min(end + 4, WIDTH - 60), y + max(tall / 2, 4) + 4, class_="small")
-
-
-def _blocks(nodes: list[int]) -> Iterator[tuple[int, int]]:
-    for part in ranges(nodes).split(", "):
-        low, _, high = part.partition("-")
-        yield int(low), int(high or low)
 
 
 def _axis(until_s: float, top: float, foot: float) -> Iterator[str]:
@@ -187,3 +187,79 @@ def curves_svg(report: FleetReport) -> str:
         ]  # fmt: skip
         curves.append(ChartCurve(f"{name[0]} on {name[1]}", dots))
     return charts("Days by GPUs", [Panel("days", curves, ticks, lambda y: f"{y:g}", log=True)], "GPUs", ["* chosen"])
+
+
+def fleet_page(report: FleetReport, declared: str = "") -> str:
+    """The answer, and the file that declared the jobs."""
+    left = tuple(HEADS.index(name) for name in NAMED)
+    return page(
+        report.title,
+        tag("h1", quoted(report.title)),
+        paragraph(about(report), "faint"),
+        section("The answer", _figures(report), bullets(late(report), "warn"),
+                table(HEADS, map(cells, report.jobs), left=left), key="answer"),
+        section("Who has which GPUs, and when", wide(gantt_svg(report)), bullets(map(use, report.pools)),
+                key="schedule"),
+        section("Evidence and doubt", *_evidence(report), key="evidence"),
+        section("How jobs scale", wide(curves_svg(report)), _curve_rows(report), key="curves"),
+        section("What this rests on", *_assumptions(report), key="assumptions"),
+        section("How to launch them", paragraph(
+            "Each job has a request of its own: save it, plan it, and write the files that start it."),
+            *(folded(f"{job.name} on {job.gpus:,} GPUs of {job.pool}", *_launch(job)) for job in report.jobs),
+            key="launch"),
+        section("The request", *declared_parts(declared, "fleet", "jobs.toml"), key="request"),
+        footer(report.version, {"solver": report.solver}),
+    )  # fmt: skip
+
+
+def _figures(report: FleetReport) -> str:
+    return facts(
+        (
+            ("all done after", show_seconds(report.end_s), ""),
+            ("cost", show_dollars(report.usd), "as expected, with restarts"),
+            ("goal", GOALS[report.goal], proof(report)),
+            ("late", show_seconds(report.late_s) if report.late_s else "nobody", "weighted" if report.late_s else ""),
+        )
+    )
+
+
+def _evidence(report: FleetReport) -> list[str]:
+    rows = [
+        (job.name, explain.show_step(job.step_s),
+         f"{explain.show_step(job.step_s_range.low)} to {explain.show_step(job.step_s_range.high)}",
+         f"{job.peak_reserved_gib:.1f} / {job.memory_limit_gib:.1f}", job.evidence)
+        for job in report.jobs
+    ]  # fmt: skip
+    heads = ("job", "step time", "four of five runs of its kind", "peak GiB / allowed", "published runs")
+    remark = (
+        "Days and dollars go with the step time: a job at the upper end of its range ends later by that share, and "
+        "what waits for its GPUs begins later."
+    )
+    warnings = [f"{job.name}: {warning}" for job in report.jobs for warning in job.warnings]
+    return [table(heads, rows, left=(0, 4)), paragraph(remark, "faint"), bullets(warnings, "warn")]
+
+
+def _curve_rows(report: FleetReport) -> str:
+    rows = [
+        (point.job, point.pool, f"{point.gpus:,}", show_seconds(point.seconds), show_dollars(point.usd),
+         "chosen" if point.chosen else "", point.strategy)
+        for point in report.curves
+    ]  # fmt: skip
+    heads = ("job", "pool", "GPUs", "time", "cost", "", "strategy")
+    return folded(f"All {len(rows)} plans that help", table(heads, rows, left=(0, 1, 5, 6)))
+
+
+def _assumptions(report: FleetReport) -> list[str]:
+    planned = f"{report.planned:,} plans, each by astra plan on GPUs of one pool"
+    rests = (f"{planned}; times and dollars are expected ones, with restarts.",
+             "A job keeps its GPUs from its first step to its last, whole servers of one pool.",
+             f"Of the schedule: {proof(report)}.")  # fmt: skip
+    return [bullets(rests), bullets(report.notes, "faint")]
+
+
+def _launch(job: SharedJob) -> list[str]:
+    toml, record, folder = (shlex.quote(f"{job.name}{ending}") for ending in (".toml", ".json", "/"))
+    lines, target = [f"astra plan {toml} --out {record}"], target_of(job.runtime)
+    lines += [f"astra export {record} --to {target} --out {folder}"] if target else []
+    asked = write_request(job.asked, "plan")
+    return [tag("p", tag("code", quoted(job.strategy))), code("\n".join(lines)), code(asked)]

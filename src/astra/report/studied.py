@@ -21,26 +21,25 @@ GRIDS: Final = 24
 _FIGURES: Final = ("best fleet", "planned", "tokens/s", "MFU", "days", "cost")
 
 
-def render_study(report: StudyReport, width: int | None = None, color: bool | None = None) -> str:
+def study_parts(report: StudyReport, columns: int) -> list[Part]:
     """The answer in a terminal."""
     axes = _axes(report)
     heads = [(TITLES[axis], "left") for axis in axes] + [(_FIGURES[0], "left")]
-    out = drawing.table(*heads, *[(name, "right") for name in _FIGURES[1:]])
-    for row in report.best[:SHOWN]:
-        out.add_row(*_cells(row, axes)[:-2])
+    rows = (_cells(row, axes)[:-2] for row in report.best[:SHOWN])
+    out = drawing.table(*heads, *[(name, "right") for name in _FIGURES[1:]], rows=rows)
     more = [f"... and {len(report.best) - SHOWN:,} rows more, in the tables"] if len(report.best) > SHOWN else []
-    parts: list[Part] = [
+    return [
         drawing.text((report.title, "bold"), f": {_counted(report)}"),
         drawing.prose((_pace(report), "dim")),
         drawing.blank(),
         *([out] if report.best else []),
         *drawing.bullets(more, mark=""),
-        *_problems(report),
+        *([drawing.blank(), drawing.heading("Without a plan")] if report.problems else []),
+        *drawing.bullets(_sentences(report, 8)),
         drawing.blank(),
         *drawing.bullets(f"wrote {path}" for path in report.files),
         *drawing.closing([], report.notes),
     ]
-    return drawing.draw(parts, width=drawing.page_width(width), color=bool(color))
 
 
 def _counted(report: StudyReport) -> str:
@@ -79,24 +78,13 @@ def _cells(row: BestFleet, axes: Sequence[str]) -> list[str]:
     ]
 
 
-def _problems(report: StudyReport) -> Iterator[Part]:
-    if report.problems:
-        yield drawing.blank()
-        yield drawing.heading("Without a plan")
-        yield from drawing.bullets(_sentences(report, 8))
-
-
 def _sentences(report: StudyReport, most: int) -> list[str]:
     found = [
-        f"{problem.questions:,} {problem.status}: {problem.sentence} (first: {_where(problem.first)})"
-        for problem in report.problems[:most]
+        f"{one.questions:,} {one.status}: {one.sentence} (first: {', '.join(filter(None, one.first.values()))})"
+        for one in report.problems[:most]
     ]
     left = len(report.problems) - most
     return [*found, f"{left:,} reasons more, in the column error of the questions"] if left > 0 else found
-
-
-def _where(at: dict[str, str]) -> str:
-    return ", ".join(name for name in at.values() if name)
 
 
 def study_page(report: StudyReport, declared: str = "") -> str:
@@ -129,13 +117,8 @@ def study_page(report: StudyReport, declared: str = "") -> str:
 
 def _evidence(report: StudyReport, axes: Sequence[str]) -> list[str]:
     """How far the step times of the best fleets are to be trusted."""
-    heads = (
-        *(TITLES[axis] for axis in axes),
-        _FIGURES[0],
-        "step time",
-        "four of five runs of its kind",
-        "published runs",
-    )
+    named = (*(TITLES[axis] for axis in axes), _FIGURES[0])
+    heads = (*named, "step time", "four of five runs of its kind", "published runs")
     rows = [
         [*(row.at[axis] for axis in axes), best.at["fleets"], explain.show_step(best.step_s),
          f"{explain.show_step(best.step_s_low)} to {explain.show_step(best.step_s_high)}", best.evidence or ""]

@@ -7,15 +7,16 @@ from typing import Final
 from astra.answer import Estimate
 from astra.report import drawing, explain
 from astra.report.explanation import WORTH, change_sentence, short_strategy
-from astra.report.layout import Part
+from astra.report.layout import Part, Text
 from astra.report.terms import MEMORY_LABELS, words
 from astra.study.records import Comparison, Explanation, Side
 from astra.units import show_dollars
 
+TERMS: Final = ("term", "A", "B", "B - A")
 
-def render_explanation(found: Explanation, width: int | None = None, color: bool | None = None) -> str:
+
+def explanation_parts(found: Explanation, columns: int) -> list[Part]:
     """What bounds a plan, what binds it, what the next one lost by, what a change would bring, how sure it is."""
-    columns = drawing.page_width(width)
     estimate = found.estimate
     parts: list[Part] = [
         drawing.text((f"{estimate.model} on {estimate.gpus}", "bold"), f", {estimate.runtime}, plan {found.rank}"),
@@ -32,14 +33,17 @@ def render_explanation(found: Explanation, width: int | None = None, color: bool
     if found.changes or found.skipped:
         parts += [drawing.blank(), drawing.heading("What a single change would bring", "each one planned anew")]
         parts.append(_changes_table(found))
-        parts += drawing.bullets([*_idle(found), *(change_sentence(one) for one in found.changes if one.gain is None)])
+        idle = ", ".join(one.change for one in found.changes if one.gain is not None and abs(one.gain) < WORTH)
+        without = (change_sentence(one) for one in found.changes if one.gain is None)
+        parts += drawing.bullets([f"less than {WORTH:.1%} from {idle}" if idle else "", *without])
         if found.skipped:
             parts.append(drawing.prose((f"no time for: {'; '.join(found.skipped)} (--seconds)", "dim")))
     if found.next is not None:
         parts += [drawing.blank(), drawing.heading(f"This plan (A) against {found.next.second.name} (B)")]
         parts += difference(found.next)
-    parts += [drawing.blank(), drawing.heading("How sure each figure is"), _known_table(found)]
-    return drawing.draw(parts, width=columns, color=bool(color))
+    rows = ((one.figure, one.value, one.how) for one in found.known)
+    known = drawing.table(("figure", "left"), ("value", "right"), ("how sure", "wrap"), rows=rows)
+    return [*parts, drawing.blank(), drawing.heading("How sure each figure is"), known]
 
 
 def figures_line(estimate: Estimate) -> str:
@@ -48,12 +52,6 @@ def figures_line(estimate: Estimate) -> str:
         f"{explain.show_step(estimate.step_s)} per step, {estimate.tokens_per_s:,.0f} tokens/s, "
         f"MFU {estimate.mfu:.1%}, {estimate.peak_reserved_gib:.1f} of {estimate.memory_usable_gib:.1f} GiB"
     )
-
-
-def _idle(found: Explanation) -> list[str]:
-    """Changes that are not worth a row of their own."""
-    names = [one.change for one in found.changes if one.gain is not None and abs(one.gain) < WORTH]
-    return [f"less than {WORTH:.1%} from {', '.join(names)}"] if names else []
 
 
 def _changes_table(found: Explanation) -> Part:
@@ -70,45 +68,32 @@ def _changes_table(found: Explanation) -> Part:
     return out
 
 
-def _known_table(found: Explanation) -> Part:
-    out = drawing.table(("figure", "left"), ("value", "right"), ("how sure", "wrap"))
-    for one in found.known:
-        out.add_row(one.figure, one.value, one.how)
-    return out
-
-
-def render_comparison(found: Comparison, width: int | None = None, color: bool | None = None) -> str:
+def comparison_parts(found: Comparison, columns: int) -> list[Part]:
     """Two side by side, and their difference term by term."""
-    columns = drawing.page_width(width)
     first, second = found.first, found.second
-    parts: list[Part] = [
+    rows: list[list[str | Text]] = [[drawing.text((row[0], "dim")), *row[1:]] for row in side_rows(first, second)]
+    sides = drawing.table(("", "left"), ("A", "right"), ("B", "right"), ("B against A", "right"), rows=rows)
+    return [
         drawing.prose(("A  ", "bold"), (first.name, "bold"), f"  {first.estimate.strategy}"),
         drawing.prose(("B  ", "bold"), (second.name, "bold"), f"  {second.estimate.strategy}"),
         drawing.blank(),
-        _sides(first, second),
+        sides,
         drawing.blank(),
         drawing.heading("Where the difference comes from", "seconds of a step"),
         *difference(found),
+        *drawing.closing([*first.estimate.warnings, *second.estimate.warnings], found.notes),
     ]
-    parts += drawing.closing([*first.estimate.warnings, *second.estimate.warnings], found.notes)
-    return drawing.draw(parts, width=columns, color=bool(color))
 
 
-def _sides(first: Side, second: Side) -> Part:
-    out = drawing.table(("", "left"), ("A", "right"), ("B", "right"), ("B against A", "right"))
-    for name, a, b, change in side_rows(first, second):
-        out.add_row(drawing.text((name, "dim")), a, b, change)
-    return out
-
-
-def side_rows(first: Side, second: Side) -> list[tuple[str, str, str, str]]:
+def side_rows(first: Side, second: Side) -> list[tuple[str, ...]]:
     """Figures of both, and how the second differs."""
     one, two = first.estimate, second.estimate
+    steps = [explain.ranking_cells(each)["step time"] for each in (one, two)]
     rows = [
         ("model", one.model, two.model, ""),
         ("GPUs", one.gpus, two.gpus, ""),
         ("runtime", one.runtime, two.runtime, ""),
-        ("step time", _step(first), _step(second), f"{two.step_s / one.step_s - 1:+.1%}"),
+        ("step time", *steps, f"{two.step_s / one.step_s - 1:+.1%}"),
         ("tokens/s", f"{one.tokens_per_s:,.0f}", f"{two.tokens_per_s:,.0f}",
          f"{two.tokens_per_s / one.tokens_per_s - 1:+.1%}"),
         ("per GPU", f"{one.tokens_per_s_per_gpu:,.0f}", f"{two.tokens_per_s_per_gpu:,.0f}",
@@ -117,7 +102,7 @@ def side_rows(first: Side, second: Side) -> list[tuple[str, str, str, str]]:
         ("peak GiB", f"{one.peak_reserved_gib:.1f}/{one.memory_usable_gib:.1f}",
          f"{two.peak_reserved_gib:.1f}/{two.memory_usable_gib:.1f}",
          f"{two.peak_reserved_gib - one.peak_reserved_gib:+.1f} GiB"),
-        ("fits", _yes(one.fits), _yes(two.fits), ""),
+        ("fits", *("yes" if each.fits else "no" for each in (one, two)), ""),
         ("micro-batches", f"{one.microbatches:,}", f"{two.microbatches:,}", ""),
     ]  # fmt: skip
     if one.train_days is not None and two.train_days is not None:
@@ -129,20 +114,10 @@ def side_rows(first: Side, second: Side) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _yes(is_so: bool) -> str:
-    return "yes" if is_so else "no"
-
-
-def _step(side: Side) -> str:
-    return f"{explain.show_step(side.estimate.step_s)} ±{explain.error_bar(side.estimate):.0%}"
-
-
 def difference(found: Comparison) -> list[Part]:
     """Terms that differ, their sum, and memory."""
-    out = drawing.table(*((name, "right" if place else "left") for place, name in enumerate(TERMS)))
     *terms, total = term_cells(found)
-    for row in terms:
-        out.add_row(*row)
+    out = drawing.table(*((name, "right" if place else "left") for place, name in enumerate(TERMS)), rows=terms)
     out.add_row(*total, style="bold")
     return [out, drawing.blank(), *drawing.bullets([verdict(found), memory_difference(found)])]
 
@@ -157,9 +132,6 @@ def term_rows(found: Comparison) -> list[tuple[str, float, float, float]]:
         first_s, second_s = sum(term.first_s for term in small), sum(term.second_s for term in small)
         rows.append(("the rest", first_s, second_s, second_s - first_s))
     return rows
-
-
-TERMS: Final = ("term", "A", "B", "B - A")
 
 
 def term_cells(found: Comparison) -> list[tuple[str, str, str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from astra.report import drawing, explain
@@ -24,18 +24,17 @@ TITLES: Final = {
     "memory": "memory per GPU, times",
     "price": "dollars per GPU and hour",
 }
+_CHARTED: Final = ("tokens_per_s", "mfu", "usd_per_billion_tokens")
 
 
-def render_sweep(found: Sweep, width: int | None = None, color: bool | None = None) -> str:
+def sweep_parts(found: Sweep, columns: int) -> list[Part]:
     """The points as a table; a mark stands where the strategy changes."""
-    columns = drawing.page_width(width)
     priced = any(point.usd_per_billion_tokens is not None for point in found.points)
     heads = [(name, "right") for name in found.over]
     heads += [("step time", "right"), ("tokens/s", "right"), ("per GPU", "right"), ("MFU", "right"), ("GiB", "right")]
-    out = drawing.table(*heads, *[("$/billion", "right")] * priced, ("", "left"), ("best plan", "wrap"))
-    for point in found.points:
-        out.add_row(*_cells(found, point, priced=priced))
-    parts: list[Part] = [
+    heads += [*[("$/billion", "right")] * priced, ("", "left"), ("best plan", "wrap")]
+    out = drawing.table(*heads, rows=(_cells(found, point, priced=priced) for point in found.points))
+    return [
         drawing.text((f"{found.model} on {found.gpus}", "bold"), f", over {' and '.join(found.over)}"),
         drawing.blank(),
         out,
@@ -43,7 +42,6 @@ def render_sweep(found: Sweep, width: int | None = None, color: bool | None = No
         drawing.prose(("* the strategy is another one than in the row before, besides its replicas", "dim")),
         *drawing.closing([], found.notes),
     ]
-    return drawing.draw(parts, width=columns, color=bool(color))
 
 
 def _cells(found: Sweep, point: SweepPoint, *, priced: bool) -> list[str]:
@@ -71,33 +69,26 @@ def sweep_svg(found: Sweep) -> str:
     marks = strategy_numbers(found)
     scale = len(places) > 1 and found.over[0] == "gpus" and _numeric(list(places))
     guide = _linear(found, places) if scale else ()
-    panels = [
-        Panel("tokens per second", _curves(found, places, marks, _tokens), ticks, show_count, guide, log=scale),
-        Panel("MFU", _curves(found, places, marks, _mfu), ticks, lambda y: f"{y:.0%}"),
-    ]
+    tokens, mfu, usd = (_curves(found, places, marks, name) for name in _CHARTED)
+    panels = [Panel("tokens per second", tokens, ticks, show_count, guide, log=scale)]
+    panels.append(Panel("MFU", mfu, ticks, lambda y: f"{y:.0%}"))
     if any(point.usd_per_billion_tokens is not None for point in found.points):
-        panels.append(Panel("dollars per billion tokens", _curves(found, places, marks, _usd), ticks, _dollars))
+        panels.append(Panel("dollars per billion tokens", usd, ticks, lambda y: show_dollars(y) if y else "$0"))
     notes = [f"{number}  {text}" for text, number in marks.items()]
     notes += ["Dashed: every GPU as fast as at the first point."] * scale
     return charts(f"{found.model} on {found.gpus}", panels, TITLES[found.over[0]], notes)
-
-
-def _dollars(usd: float) -> str:
-    return show_dollars(usd) if usd else "$0"
 
 
 def strategy_numbers(found: Sweep) -> dict[str, str]:
     """A number for every strategy that a curve begins with or changes to, in their order."""
     numbers: dict[str, str] = {}
     for place, point in enumerate(found.points):
-        begins = place == 0 or found.points[place - 1].strategy is None or _starts_a_curve(found, place)
+        before = found.points[place - 1]
+        other = len(found.over) > 1 and point.at[found.over[1]] != before.at[found.over[1]]
+        begins = place == 0 or before.strategy is None or other
         if point.strategy is not None and (point.new_strategy or begins):
             numbers.setdefault(short_strategy(point.strategy), str(len(numbers) + 1))
     return numbers
-
-
-def _starts_a_curve(found: Sweep, place: int) -> bool:
-    return len(found.over) > 1 and found.points[place].at[found.over[1]] != found.points[place - 1].at[found.over[1]]
 
 
 def _numeric(words: Sequence[str]) -> bool:
@@ -109,51 +100,30 @@ def _places(found: Sweep) -> dict[str, float]:
     words = list(dict.fromkeys(point.at[found.over[0]] for point in found.points))
     if not _numeric(words) or any((parse_count(word) or 0) <= 0 for word in words):
         return {word: float(place) for place, word in enumerate(words)}
-    return {
-        word: math.log2(parse_count(word) or 1.0) for word in sorted(words, key=lambda word: parse_count(word) or 0)
-    }
+    ordered = sorted(words, key=lambda word: parse_count(word) or 0)
+    return {word: math.log2(parse_count(word) or 1.0) for word in ordered}
 
 
-Value = Callable[[SweepPoint], tuple[float, float, float]]  # middle, low, high
+def _dot(point: SweepPoint, name: str) -> tuple[float, float, float]:
+    """A figure, and where the ends of the step's interval take it."""
+    middle, slow, fast = getattr(point, name) or 0.0, 1.0, 1.0
+    if point.step_s_range is not None and point.step_s is not None:
+        slow, fast = point.step_s / point.step_s_range.high, point.step_s / point.step_s_range.low
+    return (middle, middle / fast, middle / slow) if name.startswith("usd") else (middle, middle * slow, middle * fast)
 
 
-def _tokens(point: SweepPoint) -> tuple[float, float, float]:
-    middle, times = point.tokens_per_s or 0.0, _range(point)
-    return middle, middle * times[0], middle * times[1]
-
-
-def _mfu(point: SweepPoint) -> tuple[float, float, float]:
-    middle, times = point.mfu or 0.0, _range(point)
-    return middle, middle * times[0], middle * times[1]
-
-
-def _usd(point: SweepPoint) -> tuple[float, float, float]:
-    middle, times = point.usd_per_billion_tokens or 0.0, _range(point)
-    return middle, middle / times[1], middle / times[0]
-
-
-def _range(point: SweepPoint) -> tuple[float, float]:
-    """Speed at the ends of the step's interval, over that in the middle."""
-    if point.step_s_range is None or point.step_s is None:
-        return 1.0, 1.0
-    return point.step_s / point.step_s_range.high, point.step_s / point.step_s_range.low
-
-
-def _curves(found: Sweep, places: dict[str, float], marks: dict[str, str], value: Value) -> list[ChartCurve]:
-    names = list(dict.fromkeys(point.at[found.over[1]] for point in found.points)) if len(found.over) > 1 else [""]
+def _curves(found: Sweep, places: dict[str, float], marks: dict[str, str], figure: str) -> list[ChartCurve]:
+    over, other = found.over[0], found.over[1] if len(found.over) > 1 else ""
     curves = []
-    for name in names:
-        own = [point for point in found.points if not name or point.at[found.over[1]] == name]
-        own = sorted(
-            (point for point in own if point.strategy is not None), key=lambda one: places[one.at[found.over[0]]]
-        )
+    for name in dict.fromkeys(point.at[other] for point in found.points) if other else [""]:
+        own = [one for one in found.points if (not name or one.at[other] == name) and one.strategy is not None]
         dots = []
-        for place, point in enumerate(own):
-            middle, low, high = value(point)
+        for place, point in enumerate(sorted(own, key=lambda one: places[one.at[over]])):
+            middle, low, high = _dot(point, figure)
             mark = marks.get(short_strategy(point.strategy or ""), "") if point.new_strategy or place == 0 else ""
-            hover = f"{found.over[0]} {point.at[found.over[0]]}: {middle:.4g}; {point.strategy}"
-            dots.append(Dot(places[point.at[found.over[0]]], middle, low, high, hover, mark))
-        curves.append(ChartCurve(f"{found.over[1]} {name}" if name else found.model, dots))
+            hover = f"{over} {point.at[over]}: {middle:.4g}; {point.strategy}"
+            dots.append(Dot(places[point.at[over]], middle, low, high, hover, mark))
+        curves.append(ChartCurve(f"{other} {name}" if name else found.model, dots))
     return curves
 
 
@@ -179,10 +149,5 @@ def sweep_page(found: Sweep) -> str:
     numbers = strategy_numbers(found)
     title = f"{found.model} on {found.gpus}, over {' and '.join(found.over)}"
     named = table(("", "strategy"), [(number, text) for text, number in numbers.items()], left=(0, 1))
-    return page(
-        title,
-        tag("h1", quoted(title)),
-        wide(sweep_svg(found)),
-        section("Strategies", named),
-        section("Points", points_table(found), bullets(found.notes, "faint")),
-    )
+    points = section("Points", points_table(found), bullets(found.notes, "faint"))
+    return page(title, tag("h1", quoted(title)), wide(sweep_svg(found)), section("Strategies", named), points)

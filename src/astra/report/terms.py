@@ -5,6 +5,24 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple
 
 Group = Literal["compute", "communication", "idle", "other"]
+_SYNONYMS: Final = {
+    "pipeline bubble": "bubble",
+    "pipeline bubble and p2p": "bubble",
+    "p2p": "pp",
+    "data parallel": "dp",
+    "tensor parallel": "tp",
+    "context parallel": "cp",
+    "expert parallel": "ep",
+}
+# The operators whose provenance a compute term of the step inherits.
+OPERATORS: Final = ("gemm", "attention", "streaming")
+MEMORY_LABELS: Final[dict[str, str]] = {
+    "weights": "weights",
+    "gradients": "grads",
+    "optimizer": "optim.",
+    "activations": "activ.",
+    "buffers": "buffers",
+}
 
 
 class TermWords(NamedTuple):
@@ -41,15 +59,6 @@ _WORDS: Final[dict[str, TermWords]] = {
     "offload": TermWords("optimizer offload", "communication", ("keeping the optimizer on the GPU if it fits",)),
     "other": TermWords("everything else", "other"),
 }  # fmt: skip
-_SYNONYMS: Final = {
-    "pipeline bubble": "bubble",
-    "pipeline bubble and p2p": "bubble",
-    "p2p": "pp",
-    "data parallel": "dp",
-    "tensor parallel": "tp",
-    "context parallel": "cp",
-    "expert parallel": "ep",
-}
 
 
 def words(term: str) -> TermWords:
@@ -62,15 +71,3 @@ def canonical(term: str) -> str:
     """One key for the spellings of a term: ``tp communication`` and ``tp`` are the same."""
     key = term.removesuffix("_s").removeprefix("exposed_").removesuffix(" communication")
     return _SYNONYMS.get(key, key)
-
-
-# The operators whose provenance a compute term of the step inherits.
-OPERATORS: Final = ("gemm", "attention", "streaming")
-
-MEMORY_LABELS: Final[dict[str, str]] = {
-    "weights": "weights",
-    "gradients": "grads",
-    "optimizer": "optim.",
-    "activations": "activ.",
-    "buffers": "buffers",
-}

@@ -15,50 +15,42 @@ from astra.units import show_count, show_dollars, show_gib, show_seconds
 REJECTS_SHOWN: Final = 8  # where there is no plan and nobody asked for all
 ONE_LINE_WIDTH: Final = 120
 NOTES_LETTERS: Final = 420  # of notes under a short answer
+MORE: Final = (
+    "-v: time and memory by stage, every plan, the bill, why the others lost, what was left out. --report FILE.html: "
+    "all of it as a page. astra explain PLAN.json: what would bring most."
+)
+MORE_IN_ALL: Final = "-v: the rest. --report FILE.html: as a page. astra explain PLAN.json: why."
 
 
-def render_plans(
-    planset: PlanSet, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
-) -> str:
+def plans_parts(planset: PlanSet, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """The ranked plans, what the first rests on and what bounds it, in one screen.
 
     ``brief`` keeps the ranking alone; ``full`` adds its time and memory by stage, the whole bill, why the others lost,
     and what was refused.
     """
-    if not (brief or full):
-        return drawing.on_a_screen(
-            lambda plans: _page(planset, plans, width, color),
-            len(planset.plans),
-            lambda plans: _page(planset, plans, width, color, tight=True),
-        )
-    return _page(planset, len(planset.plans), width, color, brief=brief, full=full)
+
+    def page(plans: int, *, tight: bool = False) -> list[Part]:
+        return _page(planset, plans, columns, brief=brief, full=full, tight=tight)
+
+    if brief or full:
+        return page(len(planset.plans))
+    return drawing.on_a_screen(page, len(planset.plans), columns, lambda plans: page(plans, tight=True))
 
 
-def _page(
-    planset: PlanSet,
-    plans: int,
-    width: int | None,
-    color: bool | None,
-    *,
-    brief: bool = False,
-    full: bool = False,
-    tight: bool = False,
-) -> str:
+def _page(planset: PlanSet, plans: int, columns: int, *, brief: bool, full: bool, tight: bool) -> list[Part]:
     """The same with some of the plans; ``tight`` leaves out what matters least of the short answer."""
-    columns = drawing.page_width(width)
     parts: list[Part] = [*_plans_header(planset), drawing.blank()]
     if planset.plans:
         parts.append(_ranking(planset.plans[:plans], columns))
         parts += drawing.closing(explain.all_warnings(planset), [])
-        parts += headlines(planset)
+        first = explain.headlines(planset)
+        parts += [drawing.blank(), *drawing.bullets(first)] if first else []
     else:
         parts.append(drawing.text(("No strategy is legal and fits.", "red")))
     if not brief and planset.nearby:
         parts += [drawing.blank(), *drawing.bullets([near.sentence for near in planset.nearby])]
     if planset.lost:
-        from astra.report.sites import lost_sentences  # noqa: PLC0415 - few ask
-
-        parts += [drawing.blank(), *drawing.bullets(lost_sentences(planset))]
+        parts += [drawing.blank(), *drawing.bullets(sections.lost_sentences(planset))]
     if full:
         if planset.plans:
             parts += _best(planset.best.estimate, columns)
@@ -68,16 +60,7 @@ def _page(
         parts += drawing.closing([], planset.notes)
     elif not brief:
         parts += _in_short(planset, tight=tight)
-    return drawing.draw(parts, width=columns, color=bool(color))
-
-
-MORE: Final = (
-    "-v: time and memory by stage, every plan, the bill, why the others lost, what was left out. --report FILE.html: "
-    "all of it as a page. astra explain PLAN.json: what would bring most."
-)
-
-
-MORE_IN_ALL: Final = "-v: the rest. --report FILE.html: as a page. astra explain PLAN.json: why."
+    return parts
 
 
 def _in_short(planset: PlanSet, *, tight: bool = False) -> list[Part]:
@@ -105,11 +88,8 @@ def shortened(notes: Sequence[str], more: str) -> list[Part]:
     return [drawing.blank(), *said, drawing.prose((more, "dim"))]
 
 
-def render_estimate(
-    estimate: Estimate, width: int | None = None, color: bool | None = None, *, brief: bool = False, full: bool = False
-) -> str:
+def estimate_parts(estimate: Estimate, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """One strategy's speed and memory; ``full`` adds them stage by stage, and how each term is known."""
-    columns = drawing.page_width(width)
     parts: list[Part] = [
         drawing.text((f"{estimate.model} on {estimate.gpus}", "bold"), f", {estimate.runtime}"),
         drawing.text(("strategy  ", "dim"), estimate.strategy),
@@ -119,46 +99,33 @@ def render_estimate(
         drawing.blank(),
         drawing.prose(explain.certainty(estimate)),
     ]
-    if not brief:
-        bill = money.bill_sentences(estimate)
-        if full and bill:
-            parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(bill)]
-        else:
-            parts += drawing.bullets([money.bill_in_short(estimate)])
-        parts += sections.where_time_goes(estimate, columns)
-        if full:
-            parts += [*sections.by_stage(estimate, columns), *sections.memory(estimate, columns)]
-            parts += sections.provenance(estimate)
-        else:
-            parts += drawing.bullets([explain.memory_sentence(estimate)])
-        parts += drawing.closing(estimate.warnings, [])
-        parts += (
-            [] if full else [drawing.blank(), drawing.prose(("-v: time and memory by stage, the whole bill.", "dim"))]
-        )
-    return drawing.draw(parts, width=columns, color=bool(color))
+    if brief:
+        return parts
+    bill, more = money.bill_sentences(estimate), "-v: time and memory by stage, the whole bill."
+    if not full:
+        parts += [*drawing.bullets([money.bill_in_short(estimate)]), *sections.where_time_goes(estimate, columns)]
+        parts += [*drawing.bullets([explain.memory_sentence(estimate)]), *drawing.closing(estimate.warnings, [])]
+        return [*parts, drawing.blank(), drawing.prose((more, "dim"))]
+    parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(bill)] if bill else []
+    parts += [*sections.where_time_goes(estimate, columns), *sections.by_stage(estimate, columns)]
+    parts += [*sections.memory(estimate, columns), *sections.provenance(estimate)]
+    return [*parts, *drawing.closing(estimate.warnings, [])]
 
 
-def render_model(report: ModelReport, width: int | None = None, color: bool | None = None) -> str:
+def model_parts(report: ModelReport, columns: int) -> list[Part]:
     """What was understood of a model."""
-    columns = drawing.page_width(width)
     parts: list[Part] = [drawing.text((report.name, "bold"), f", {report.family}"), drawing.blank()]
-    parameters = drawing.table(("parameters", "left"), ("count", "right"), ("", "right"))
-    for name, count in report.parameters.items():
-        parameters.add_row(name.replace("_", " "), f"{count:,.0f}", show_count(count))
-    parts += [parameters, drawing.blank()]
+    rows = ((name.replace("_", " "), f"{count:,.0f}", show_count(count)) for name, count in report.parameters.items())
+    parts += [drawing.table(("parameters", "left"), ("count", "right"), ("", "right"), rows=rows), drawing.blank()]
     seq = report.flops_per_token.get("seq")
     title = f"FLOPs per token at {seq:,.0f} tokens" if seq else "FLOPs per token"
-    flops = drawing.table((title, "left"), ("count", "right"))
-    for name, each in report.flops_per_token.items():
-        if name != "seq":
-            flops.add_row(name.replace("_", " "), show_count(each))
-    parts += [flops, drawing.blank()]
-    shape = drawing.table(("shape", "left"), ("", "wrap"))
-    for name, value in report.shape.items():
-        if value is not None and (value != 0 or isinstance(value, bool)):
-            shape.add_row(name, _shape_value(value))
-    parts += [shape, drawing.blank(), drawing.prose((f"source: {report.source}", "dim"))]
-    return drawing.draw(parts, width=columns, color=bool(color))
+    each = report.flops_per_token.items()
+    flops = [(name.replace("_", " "), show_count(count)) for name, count in each if name != "seq"]
+    parts += [drawing.table((title, "left"), ("count", "right"), rows=flops), drawing.blank()]
+    known = {name: one for name, one in report.shape.items() if one is not None and (one != 0 or isinstance(one, bool))}
+    shape = [(name, _shape_value(one)) for name, one in known.items()]
+    parts.append(drawing.table(("shape", "left"), ("", "wrap"), rows=shape))
+    return [*parts, drawing.blank(), drawing.prose((f"source: {report.source}", "dim"))]
 
 
 def _shape_value(value: object) -> str:
@@ -186,36 +153,19 @@ def _plans_header(planset: PlanSet) -> list[Part]:
 def _ranking(plans: list[Plan], width: int) -> Part:
     trained = any(plan.estimate.train_days is not None for plan in plans)
     priced = any(plan.estimate.train_usd is not None for plan in plans)
-    tight = width < ONE_LINE_WIDTH
     # A strategy must not be broken inside a word, so that it can be copied: a narrow page has fewer figures beside it.
-    columns = [("#", "right"), ("strategy", "wrap"), ("step time", "right")]
-    columns += [("tokens/s", "right")] * (width >= 80) + [("MFU", "right")] * (width >= 70) + [("peak GiB", "right")]
+    heads = ["step time", *["tokens/s"] * (width >= 80), *["MFU"] * (width >= 70), "peak GiB"]
     # The bubble is in the breakdown too, so a narrow page gives its room to the money.
-    bubbly = not (priced and width < 100)
-    columns += [("bubble", "right")] * bubbly
-    columns += [("days", "right")] * trained + [("cost", "right")] * priced
+    heads += ["bubble"] * (width >= 100 or not priced) + ["days"] * trained + ["cost"] * priced
+    columns = [("#", "right"), ("strategy", "wrap"), *((head, "right") for head in heads)]
     out = drawing.table(*columns, gap=1 if width < 100 else 2)
     for plan in plans:
-        estimate = plan.estimate
-        degrees, switches = short_form(plan.strategy, estimate.as_usual)
-        cells = [
-            f"{explain.show_step(estimate.step_s)} ±{explain.error_bar(estimate):.0%}",
-            *[f"{estimate.tokens_per_s:,.0f}"] * (width >= 80),
-            *[f"{estimate.mfu:.1%}"] * (width >= 70),
-            f"{estimate.peak_reserved_gib:.1f}/{estimate.memory_usable_gib:.1f}",
-        ]
-        cells += [explain.show_share(estimate.bubble_fraction)] * bubbly
-        cells += [drawing.days(estimate.train_days)] * trained
-        cells += ["-" if estimate.train_usd is None else show_dollars(estimate.train_usd)] * priced
-        best = "bold" if plan.rank == 1 else ""
-        name = drawing.text((degrees, best), "\n" if tight else "  ", (switches, "dim"))
-        out.add_row(str(plan.rank), name, *cells)
+        cells = explain.ranking_cells(plan.estimate)
+        degrees, switches = short_form(plan.strategy, plan.estimate.as_usual)
+        best, between = "bold" if plan.rank == 1 else "", "\n" if width < ONE_LINE_WIDTH else "  "
+        name = drawing.text((degrees, best), between, (switches, "dim"))
+        out.add_row(str(plan.rank), name, *(cells[head] for head in heads))
     return out
-
-
-def headlines(planset: PlanSet) -> list[Part]:
-    """The plan to run and the fastest if it works, where they are two."""
-    return [drawing.blank(), *drawing.bullets(found)] if (found := explain.headlines(planset)) else []
 
 
 def _best(estimate: Estimate, width: int) -> list[Part]:
@@ -259,7 +209,5 @@ def _figures(estimate: Estimate) -> Part:
     if estimate.train_usd is not None:
         source = f" ({estimate.price_source})" if estimate.price_source else ""
         rows.append(("cost", f"{show_dollars(estimate.train_usd)}{source}"))
-    out = drawing.table(("", "left"), ("", "wrap"), headed=False)
-    for name, value in rows:
-        out.add_row(drawing.text((name, "dim")), value)
-    return out
+    dimmed = ((drawing.text((name, "dim")), value) for name, value in rows)
+    return drawing.table(("", "left"), ("", "wrap"), headed=False, rows=dimmed)

@@ -7,10 +7,10 @@ it, and above that the beginning and the end span by span.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from astra.report.explain import show_step
-from astra.report.markup import label, picture, quoted, tag
+from astra.report.markup import keys, label, picture, quoted, tag
 from astra.report.page import bullets, page, section, table, wide
 from astra.search.timeline import KINDS, Lane, Span, StepTimeline
 from astra.units import show_seconds
@@ -35,6 +35,9 @@ MEANING: Final = {
     "host": "host",
     "slowest node": "waits for the slowest node",
 }
+_ABOUT: Final = 150  # letters of the small print that fit the width
+NS: Final = 1e-9
+_STATES: Final = {"forward": "F", "backward": "B", "weight gradient": "W"}
 
 
 class Window(NamedTuple):
@@ -79,11 +82,12 @@ def timeline_svg(step: StepTimeline) -> str:
     for window in windows(step):
         drawn, y = _panel(step, window, y)
         parts += drawn
-    drawn, y = _legend(step, y)
-    return picture(WIDTH, y + 6, f"Timeline of {step.model} on {step.gpus}: {step.strategy}", *parts, *drawn)
-
-
-_ABOUT: Final = 150  # letters of the small print that fit the width
+    entries = [(MEANING[kind], kind.replace(" ", "-")) for kind in used_kinds(step)]
+    entries.append(("memory allocated, and what is allowed of it", "held"))
+    drawn, y = keys(entries, y + 4, WIDTH - RIGHT, box=14, letter=6.8)
+    words = "Numbers are micro-batches; communication inside a layer is part of forward and backward."
+    parts += [*drawn, label(words, 12, y + 30, class_="small faint")]
+    return picture(WIDTH, y + 40, f"Timeline of {step.model} on {step.gpus}: {step.strategy}", *parts)
 
 
 def _about(step: StepTimeline) -> str:
@@ -169,29 +173,26 @@ def _memory(lane: Lane, window: Window, y: float) -> Iterator[str]:
     most = max(peak, lane.memory_limit_gib)
     points: list[tuple[float, float]] = []
     before = lane.memory[0].allocated_gib
+
+    def height(gib: float) -> float:
+        return y + CURVE * (1 - gib / most)
+
     for moment in lane.memory:
         if moment.start_s > window.end_s:
             break
-        height = y + CURVE * (1 - before / most)
         if moment.start_s >= window.start_s:
-            if not points:
-                points.append((window.x(window.start_s), height))
+            points = points or [(window.x(window.start_s), height(before))]
             x = window.x(moment.start_s)
-            points += [(x, height), (x, _height(moment.allocated_gib, most, y))]
+            points += [(x, height(before)), (x, height(moment.allocated_gib))]
         before = moment.allocated_gib
-    points = [*points, (window.x(window.end_s), _height(before, most, y))]
-    points = thinned(points, 4 if window.whole else 1)
+    points = thinned([*points, (window.x(window.end_s), height(before))], 4 if window.whole else 1)
     area = [(points[0][0], y + CURVE), *points, (points[-1][0], y + CURVE)]
     hover = tag("title", quoted(f"memory: at most {peak:.1f} GiB allocated, {lane.memory_limit_gib:.1f} allowed"))
     drawn = " ".join(f"{px:.1f},{py:.1f}" for px, py in area)
     yield tag("polygon", hover, points=drawn, class_="held")
-    limit = _height(lane.memory_limit_gib, most, y)
+    limit = height(lane.memory_limit_gib)
     yield tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=limit, y2=limit, class_="limit", stroke_width=0.7)
     yield label(f"{peak:.0f} of {lane.memory_limit_gib:.0f} GiB", LEFT - 6, y + 14, class_="small end faint")
-
-
-def _height(gib: float, most: float, y: float) -> float:
-    return y + CURVE * (1 - gib / most)
 
 
 def thinned(points: Sequence[tuple[float, float]], pixels: int) -> list[tuple[float, float]]:
@@ -244,21 +245,6 @@ def ticks(start: float, end: float, most: int = 9) -> list[float]:
     return found
 
 
-def _legend(step: StepTimeline, top: float) -> tuple[list[str], float]:
-    x, y, parts = 12.0, top + 4, []
-    entries = [(MEANING[kind], kind.replace(" ", "-")) for kind in used_kinds(step)]
-    entries.append(("memory allocated, and what is allowed of it", "held"))
-    for words, name in entries:
-        wide = 34 + 6.8 * len(words)
-        if x + wide > WIDTH - RIGHT:
-            x, y = 12.0, y + 20
-        parts += [tag("rect", x=x, y=y, width=14, height=12, class_=name), label(words, x + 20, y + 10)]
-        x += wide
-    words = "Numbers are micro-batches; communication inside a layer is part of forward and backward."
-    parts.append(label(words, 12, y + 30, class_="small faint"))
-    return parts, y + 34
-
-
 def timeline_page(step: StepTimeline) -> str:
     """The picture with the seconds of every stage, as a page of its own."""
     title = f"One step of {step.model} on {step.gpus}"
@@ -292,3 +278,52 @@ def used_kinds(step: StepTimeline) -> list[str]:
 def lane_name(step: StepTimeline, lane: Lane) -> str:
     """The stage's number, with its group's where there are several."""
     return f"{lane.group}.{lane.stage}" if any(other.group for other in step.lanes) else f"{lane.stage}"
+
+
+def chrome_trace(step: StepTimeline) -> dict[str, Any]:
+    """Trace events in whole nanoseconds; the spans of a stage's track add up to the step.
+
+    Each group of pipelines is a process and each stage a thread. Transfers that no stage waits for are events beside
+    the tracks, because they run while the stage computes.
+    """
+    events: list[dict[str, Any]] = []
+    for group in sorted({lane.group for lane in step.lanes}):
+        name = step.strategy if group == 0 else f"group {group}"
+        events.append({"name": "process_name", "ph": "M", "pid": group + 1, "args": {"name": name}})
+    for lane in step.lanes:
+        events += _lane_events(lane, len(events))
+    other = {name: getattr(step, name) for name in ("schema", "model", "gpus", "strategy", "schedule", "step_s")}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
+
+
+def _lane_events(lane: Lane, first: int) -> list[dict[str, Any]]:
+    track = {"pid": lane.group + 1, "tid": lane.stage + 1}
+    title = f"{lane.name}: {lane.layers} layers on {lane.gpus} {lane.gpu}"
+    events: list[dict[str, Any]] = [
+        {"name": "thread_name", "ph": "M", **track, "args": {"name": title}},
+        {"name": "thread_sort_index", "ph": "M", **track, "args": {"sort_index": lane.stage}},
+    ]
+    for span in lane.spans:
+        start, end = _us(span.start_s), _us(span.end_s)
+        timed = {"ts": start, "dur": round(end - start, 3)}
+        name = f"{_STATES[span.kind]}{span.microbatch}" if span.kind in _STATES else span.kind
+        whose = {"name": name, "cat": span.kind, "ph": "X", **track}
+        events.append({**whose, **timed, "args": _about_span(span)})
+    for number, span in enumerate(lane.sends):
+        whose = {"cat": "p2p", "name": f"send {lane.name}", "id": first + number, **track}
+        events.append({**whose, "ph": "b", "ts": _us(span.start_s), "args": _about_span(span)})
+        events.append({**whose, "ph": "e", "ts": _us(span.end_s)})
+    for moment in lane.memory:
+        value = {"GiB": round(moment.allocated_gib, 6)}
+        counter = {"name": f"memory of {lane.name}", "ph": "C", **track}
+        events.append({**counter, "ts": _us(moment.start_s), "args": value})
+    return events
+
+
+def _us(seconds: float) -> float:
+    """Microseconds, rounded to a whole nanosecond: both ends of a span round alike, so that sums do not drift."""
+    return round(seconds / NS) / 1000
+
+
+def _about_span(span: Span) -> dict[str, int]:
+    return {} if span.microbatch < 0 else {"microbatch": span.microbatch, "chunk": span.chunk}

@@ -8,6 +8,7 @@ from typing import Final
 
 from astra.report import drawing
 from astra.report.explain import show_step
+from astra.report.layout import Part
 from astra.report.timeline import lane_name, used_kinds, windows
 from astra.search.timeline import Lane, Span, StepTimeline
 
@@ -15,6 +16,11 @@ IDLE: Final = "."
 SENDING: Final = "-"
 WEIGHT_MARK: Final = "+"
 AFTER: Final = "="
+_SHORT: Final = {"weight gradient": "weights", "gradient reduction": "reduction", "slowest node": "slowest"}
+_KEY: Final = (
+    "A, B, ... forward of micro-batches 0, 1, ... (again after 26), a, b, ... backward, + weight gradient, - a send, "
+    ". bubble, = after the pipeline"
+)
 
 
 def timeline_text(step: StepTimeline, width: int = 100) -> list[str]:
@@ -50,16 +56,16 @@ def _mark(span: Span) -> str:
     return {"bubble": IDLE, "p2p": SENDING, "weight gradient": WEIGHT_MARK}.get(span.kind, AFTER)
 
 
-def render_timeline(step: StepTimeline, width: int | None = None) -> str:
+def step_parts(step: StepTimeline, columns: int) -> list[Part]:
     """The first window of the step as letters, and a table of seconds by stage."""
-    columns = drawing.page_width(width)
     kinds = used_kinds(step)
-    out = drawing.table(("stage", "right"), *((_SHORT.get(kind, kind), "right") for kind in kinds), ("step", "right"))
-    for lane in step.lanes:
-        spent = lane.seconds()
-        shown = [f"{spent.get(kind, 0.0):.3f}" for kind in kinds]
-        out.add_row(lane_name(step, lane), *shown, f"{sum(spent.values()):.3f}")
-    parts = [
+    heads = (("stage", "right"), *((_SHORT.get(kind, kind), "right") for kind in kinds), ("step", "right"))
+    spent = ((lane, lane.seconds()) for lane in step.lanes)
+    rows = (
+        (lane_name(step, lane), *(f"{each.get(kind, 0.0):.3f}" for kind in kinds), f"{sum(each.values()):.3f}")
+        for lane, each in spent
+    )
+    return [
         drawing.text((f"{step.model} on {step.gpus}", "bold"), f", {step.schedule}, {show_step(step.step_s)}"),
         drawing.prose((step.strategy, "dim")),
         drawing.blank(),
@@ -68,14 +74,6 @@ def render_timeline(step: StepTimeline, width: int | None = None) -> str:
         drawing.prose((_KEY, "dim")),
         drawing.blank(),
         drawing.heading("Seconds of every stage", "each row adds up to the step"),
-        out,
+        drawing.table(*heads, rows=rows),
         *drawing.closing(step.notes, []),
     ]
-    return drawing.draw(parts, width=columns, color=False)
-
-
-_SHORT: Final = {"weight gradient": "weights", "gradient reduction": "reduction", "slowest node": "slowest"}
-_KEY: Final = (
-    "A, B, ... forward of micro-batches 0, 1, ... (again after 26), a, b, ... backward, + weight gradient, - a send, "
-    ". bubble, = after the pipeline"
-)

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 import numpy as np
 
-from astra.errors import InputError, nearest_names
+from astra.errors import InputError, did_you_mean, nearest_names
 from astra.rules import parts
 from astra.rules.names import NAMES, Names
 from astra.rules.parts import ConditionPart, Kind, ZeroDivisor
@@ -203,8 +203,7 @@ def _unknown(source: RuleText, word: Token) -> NoReturn:
     elif word.text in ("on", "off"):
         fix = "Write true or false."
     else:
-        near = nearest_names(word.text, NAMES)
-        fix = f"Did you mean {', '.join(near)}?" if near else "docs/rules.md lists the names."
+        fix = did_you_mean(word.text, NAMES, "docs/rules.md lists the names.")
     source.fail(word.position, word.text, "a known name", fix)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from astra.columns import Columns
 from astra.spec.blocks import has_dense
 from astra.spec.cluster import Pool
-from astra.spec.job import fp8_attention
+from astra.spec.job import fp8_attention, sends_once_within
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import FRAMEWORKS
 from astra.spec.strategy_fields import INTEGERS, STRATEGY_FIELDS
@@ -60,6 +60,10 @@ NAMES: Final[Mapping[str, RuleName]] = {
         gpus=("GPUs of the job", lambda it: it.pool.gpus),
         gpus_per_node=("GPUs in one server", lambda it: it.pool.gpus_per_node),
         scaleup_gpus=("GPUs joined by the innermost links", lambda it: _scale_up(it.pool)),
+        deepep_gpus=("GPUs that DeepEP reaches on such nodes, 0 where it does not run",
+                     lambda it: _reached(it, "deepep")),
+        hybridep_gpus=("GPUs that HybridEP reaches on such nodes, 0 where it does not run",
+                       lambda it: _reached(it, "hybridep")),
         memory_gib=("memory of one GPU, GiB", lambda it: it.pool.device.memory_bytes / GIB),
         batch=("samples per optimizer step", lambda it: it.workload.global_batch),
         seq=("tokens per sample", lambda it: it.workload.seq),
@@ -96,8 +100,22 @@ NAMES: Final[Mapping[str, RuleName]] = {
     "optimizer": RuleName("text", "optimizer", OPTIMIZERS, lambda it: it.workload.optimizer),
     "runtime": RuleName("text", "training framework", FRAMEWORKS, lambda it: it.runtime),
 }  # fmt: skip
-_OF_POOL: Final = {"gpus", "gpus_per_node", "scaleup_gpus", "memory_gib", "blackwell", "fp8_attention"}
+_OF_POOL: Final = {
+    "gpus",
+    "gpus_per_node",
+    "scaleup_gpus",
+    "deepep_gpus",
+    "hybridep_gpus",
+    "memory_gib",
+    "blackwell",
+    "fp8_attention",
+}
 _FACTS: Final = [(name, row.of) for name, row in NAMES.items() if row.of is not None]
+
+
+def _reached(it: RuleSubject, dispatcher: str) -> int:
+    """What a dispatcher reaches; nothing where there is nothing to send, so that jobs without experts are alike."""
+    return sends_once_within(it.pool).get(dispatcher, 0) if it.model.moe and it.pool else 0
 
 
 def _scale_up(pool: Pool) -> int:
@@ -195,6 +213,12 @@ def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime
     """The facts of a request on one pool, as scalars; ``runtime`` is the framework whose rules bind the runtime."""
     asked = RuleSubject(model, pool, workload, runtime)
     return {name: of(asked) for name, of in _FACTS if pool is not None or name not in _OF_POOL}
+
+
+def _dispatch_facts(pool: Pool | None) -> dict[str, int]:
+    """What dispatchers reach; nothing where there is nothing to send, so that jobs without experts are alike."""
+    within = {} if pool is None else sends_once_within(pool)
+    return {f"{name}_gpus": within.get(name, 0) for name in ("deepep", "hybridep")}
 
 
 def shown(name: str, value: Any) -> str:

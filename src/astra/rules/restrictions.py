@@ -40,7 +40,7 @@ class Restrictions(Spec, frozen=True, kw_only=True):
     forbidden: dict[str, tuple[bool | int | str, ...]] = msgspec.field(default_factory=dict)
     maxima: dict[str, int] = msgspec.field(default_factory=dict)
     minima: dict[str, int] = msgspec.field(default_factory=dict)
-    alike: bool = False  # over several pools, all replicas are: no groups of unlike ones
+    equal_replicas: bool = False  # over several pools, all replicas are: no groups of unlike ones
 
     def __post_init__(self) -> None:
         for option, group in (("fix", self.fixed), ("forbid", self.forbidden)):
@@ -77,13 +77,13 @@ class Restrictions(Spec, frozen=True, kw_only=True):
     def describe(self) -> list[str]:
         """One sentence per restriction; what stands for several switches is told as it was typed."""
         sets = {name: switches for name, switches in _SETS.items() if self._whole(switches)}
-        told = {switch for switches in sets.values() for switch in switches}
-        lines = [f"{field} is {_listed(values)}" for field, values in self.fixed.items() if field not in told]
+        whole = {switch for switches in sets.values() for switch in switches}
+        lines = [f"{field} is {_listed(values)}" for field, values in self.fixed.items() if field not in whole]
         lines += [f"{name} is {self._switched_on(switches)}" for name, switches in sets.items()]
         lines += [f"{field} is not {_listed(values)}" for field, values in self.forbidden.items()]
         lines += [f"{field} is at most {bound}" for field, bound in self.maxima.items()]
         lines += [f"{field} is at least {bound}" for field, bound in self.minima.items()]
-        return lines + ["there are no groups of unlike replicas"] * self.alike
+        return lines + ["there are no groups of unlike replicas"] * self.equal_replicas
 
     def _whole(self, switches: Mapping[str, str]) -> bool:
         """Whether every one of some switches is fixed."""
@@ -93,7 +93,7 @@ class Restrictions(Spec, frozen=True, kw_only=True):
         return ",".join(name for switch, name in switches.items() if self.fixed[switch] == (True,)) or "none"
 
     def __bool__(self) -> bool:
-        return bool(self.fixed or self.forbidden or self.maxima or self.minima or self.alike)
+        return bool(self.fixed or self.forbidden or self.maxima or self.minima or self.equal_replicas)
 
     def _check_possible(self, field: str) -> None:
         """Refuse restrictions that leave a field without any value."""
@@ -147,7 +147,7 @@ def parse_restrictions(
         forbidden=forbidden,
         maxima=_parse_bounds("max", maximum),
         minima=_parse_bounds("min", minimum),
-        alike=len(kept) < len(forbid),
+        equal_replicas=len(kept) < len(forbid),
     )
 
 

@@ -33,7 +33,7 @@ from astra.cost.stage import (
     shard_groups,
     shard_of,
 )
-from astra.cost.state import Held, Holding, gradient_bytes, local, static_bytes
+from astra.cost.state import Held, Holding, local, static_bytes, whole_gradient_bytes
 from astra.cost.timed import PartTable
 from astra.layers import blocks
 from astra.layers import weights as weights_of
@@ -202,7 +202,7 @@ def layers_may_fit(job: Job, space: Space, gathered: Gathered, rows: Ints) -> Bo
             *(grids[name] for name in ("tp", "ep", "etp")),
         )
         sharded = (space.allowed_pairs(grids) & (space.shardings.zero >= 2)).any(axis=1)
-        each_bytes = job.workload.element_bytes + gradient_bytes(job)
+        each_bytes = job.workload.element_bytes + whole_gradient_bytes(job)
         least = least + np.where(sharded, 0.0, each_bytes * (dense + expert) / grids["pp"])
     return memory.fits(job, least)
 

@@ -42,7 +42,7 @@ from astra.search.degrees import degrees, expert_degrees
 from astra.search.doubts import Doubts
 from astra.search.engine import Leaders
 from astra.search.least import least_passes, waits_on
-from astra.search.settle import blocks, by_depth, entries_of, growing, join_parts
+from astra.search.settle import FIRST_GRIDS, blocks, by_depth, entries_of, growing, join_parts
 from astra.search.space import Space, facts_in
 from astra.search.words import settled
 from astra.spec.job import Job
@@ -50,6 +50,7 @@ from astra.spec.strategy import Strategy
 
 AT_ONCE: Final = 16  # strategies of a block that are simulated before all are costed
 MOST_PENDING: Final = 4096  # meshes put aside before the recomputes are tried on them
+PROVEN: Final = 2048  # grids costed together where other offers set the limits
 MESHES, STRATEGIES = 6.0, 85.0  # costed in a unit of effort
 GRIDS: Final = 100.0  # whose room is looked at in a unit of effort
 _LOOSE: Final = 1 - 1e-9
@@ -222,10 +223,13 @@ class _Waiting(NamedTuple):
 class CountSearch(Leaders):
     """The best plan of each count so far, and what is still to be looked at.
 
-    With ``upper`` all steps, bounds and limits are those of the upper ends of the steps' intervals.
+    With ``upper`` all steps, bounds and limits are those of the upper ends of the steps' intervals. Where choices that
+    set the limits are ``known`` already, most grids only have to be proven slower.
     """
 
-    def __init__(self, job: Job, table: CountTable, limits: Limits, effort: Effort, *, upper: bool = False) -> None:
+    def __init__(
+        self, job: Job, table: CountTable, limits: Limits, effort: Effort, *, upper: bool = False, known: bool = False
+    ) -> None:
         super().__init__(job, table.space, keep=AT_ONCE)
         self.table, self._limits, self._effort = table, limits, effort
         self._waiting: list[_Waiting] = []
@@ -235,7 +239,7 @@ class CountSearch(Leaders):
         self._least_s[rows] *= self._doubts.least(table.space, table.grids[rows], table.place[rows])
         rows = rows[self._least_s[rows] < self.limit_s(table.place[rows])]
         gpu_seconds = self._least_s[rows] * table.space.counts[table.place[rows]]
-        self._todo = deque(growing(rows[np.argsort(gpu_seconds, kind="stable")]))
+        self._todo = deque(growing(rows[np.argsort(gpu_seconds, kind="stable")], PROVEN if known else FIRST_GRIDS))
 
     def go_on(self, *, found: bool = False) -> BestByCount:
         """As far as the effort goes, though to a strategy that fits unless one was ``found`` elsewhere."""
@@ -318,8 +322,8 @@ class CountSearch(Leaders):
         least_s = np.where(room, np.maximum(open_s[again], needed_s), np.inf).min(axis=1)
         again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
         self._waiting.append(_Waiting(meshes.take(again), take(costs, again), parts.take(again), least_s, place[again]))
-        if sum(len(waiting.bound_s) for waiting in self._waiting) > MOST_PENDING:
-            self.finish()
+        if not self.best or sum(len(waiting.bound_s) for waiting in self._waiting) > MOST_PENDING:
+            self.finish()  # at once where nothing is known yet: what is found makes the rest short
 
     def finish(self) -> None:
         """Try every recompute on the meshes put aside, best first."""

@@ -390,8 +390,11 @@ def _warnings(job: Job, strategy: Strategy, mfu: float, reserved_gib: float, *, 
             f"MFU {mfu:.0%} is above what large runs have published ({PLAUSIBLE_MFU:.0%}): treat it as optimistic"
         )
     if not fits:
+        copied = job.model.mla is None and strategy.tp > job.model.kv_heads
         found.append(
             f"needs {reserved_gib:.1f} GiB, above the {job.limit_bytes / GIB:.1f} GiB limit "
             f"({job.usable_bytes / GIB:.1f} GiB usable, {job.headroom:.0%} kept free)"
+            + f"; key/value heads are copied above tp={job.model.kv_heads}"
+            * copied
         )
     return found

@@ -7,7 +7,7 @@ import numpy as np
 from astra.columns import Columns, cross, distinct
 from astra.cost.memory import Sharding
 from astra.evidence.bars import Doubt, least_factor
-from astra.evidence.kinds import kind_at, told_apart
+from astra.evidence.kinds import asked_of_degrees, kind_at
 from astra.provenance import Floats, Ints
 from astra.search.space import Space
 from astra.spec.job import Job
@@ -18,16 +18,16 @@ class Doubts:
 
     def __init__(self, job: Job, counts: Ints, *, upper: bool) -> None:
         self._job = job
-        first, self._alike = _told_apart(job, counts)
+        first, self._group = _groups_of(job, counts)
         self._doubts = [Doubt(job.on(gpus)) for gpus in counts[first].tolist()] if upper else []
 
     def of_each(self, columns: Columns, shardings: Sharding, place: Ints) -> Floats:
         """[row, sharding] of rows whose counts are at some places."""
         found = np.ones((len(place), len(shardings)))
         if self._doubts:
-            alike = self._alike[place]
-            for kind in np.unique(alike).tolist():
-                rows = np.flatnonzero(alike == kind)
+            group = self._group[place]
+            for kind in np.unique(group).tolist():
+                rows = np.flatnonzero(group == kind)
                 some = {name: column[rows] for name, column in columns.items()}
                 found[rows] = self._doubts[kind].of_each(some, shardings.zero, shardings.offload)
         return found
@@ -38,13 +38,13 @@ class Doubts:
             return np.ones(len(rows))
         degrees, shardings = space.degrees, space.shardings
         # What is known of like runs asks about these alone, and there are few combinations of them.
-        first, kind = distinct(*told_apart(self._job, degrees))
+        first, kind = distinct(*asked_of_degrees(self._job, degrees))
         few, _ = cross({name: column[first] for name, column in degrees.items()}, {"mbs": space.mbs})
-        alike, own = self._alike[place], kind[space.degree[rows]]
+        group, own = self._group[place], kind[space.degree[rows]]
         mbs = np.searchsorted(space.mbs, space.grids["mbs"][rows])
         found = np.ones(len(rows))
-        for number in np.unique(alike).tolist():
-            some = np.flatnonzero(alike == number)
+        for number in np.unique(group).tolist():
+            some = np.flatnonzero(group == number)
             least = self._doubts[number].least(few, shardings.zero, shardings.offload).reshape(len(first), -1)
             found[some] = least[own[some], mbs[some]]
         return found
@@ -54,11 +54,11 @@ def least_doubts(job: Job, counts: Ints, *, upper: bool) -> Floats:
     """By count, the least of any strategy."""
     if not upper:
         return np.ones(len(counts))
-    first, alike = _told_apart(job, counts)
-    return np.array([least_factor(kind_at(job.on(gpus), 0)) for gpus in counts[first].tolist()])[alike]
+    first, group = _groups_of(job, counts)
+    return np.array([least_factor(kind_at(job.on(gpus), 0)) for gpus in counts[first].tolist()])[group]
 
 
-def _told_apart(job: Job, counts: Ints) -> tuple[Ints, Ints]:
+def _groups_of(job: Job, counts: Ints) -> tuple[Ints, Ints]:
     """The first of each sort of counts that kinds of runs tell apart, and the sort of every count.
 
     They tell how often one GPU was doubled, and whether the links of one node join all.

@@ -24,7 +24,7 @@ from astra.cost.stage import Gathered, Meshes, StageCosts, StageWork, join_meshe
 from astra.cost.state import Bytes
 from astra.cost.step import Evaluated, States, evaluate, needed_bound_s
 from astra.evidence.bars import Doubt
-from astra.evidence.kinds import told_apart
+from astra.evidence.kinds import asked_of_degrees
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
@@ -166,7 +166,7 @@ class Leaders:
         assert self._doubt is not None
         degrees, shardings = self.space.degrees, self.space.shardings
         # What is known of like runs asks about these alone, and there are few combinations of them.
-        first, kind = distinct(*told_apart(self.job, degrees))
+        first, kind = distinct(*asked_of_degrees(self.job, degrees))
         few, _ = cross({name: column[first] for name, column in degrees.items()}, {"mbs": self.space.mbs})
         least = self._doubt.least(few, shardings.zero, shardings.offload)
         return kind, least.reshape(len(first), -1)

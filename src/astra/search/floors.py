@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import Column, Columns, cross
+from astra.columns import Column, Columns, cross, distinct
 from astra.cost import effects, memory
 from astra.cost.parts import Part
 from astra.cost.stage import gather_parts, least_s, over_model
@@ -108,7 +108,9 @@ class Floors:
 
     def opened(self) -> Floor:
         """Every way to shard that is legal and may fit; nothing is known of what it takes."""
-        job, pairs = self.job, np.unique(np.stack([self._columns[name] for name in PAIRS]), axis=1)
+        job, numbers = self.job, self.numbers.of(self._columns, PAIRS)
+        first, _ = distinct(numbers)
+        pairs = np.stack([self._columns[name][first] for name in PAIRS])
         facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
         key = pairs.tobytes(), *(value for name, value in sorted(facts.items()) if name not in OF_THE_GPU)
         if key not in self._shared.rows:
@@ -139,8 +141,8 @@ class Floors:
     def _with_whole_experts(self, floor: Floor) -> Floor:
         """Communication in this node with experts that are not split, and products at the peak where some are."""
         rows = dict(floor.rows)
-        alike = self.numbers.of(rows | {"etp": np.ones_like(rows["etp"])}, SHARDS)
-        _, first, place = np.unique(alike, return_index=True, return_inverse=True)
+        number = self.numbers.of(rows | {"etp": np.ones_like(rows["etp"])}, SHARDS)
+        _, first, place = np.unique(number, return_index=True, return_inverse=True)
         few = {name: column[first] for name, column in rows.items()}
         work = self._work(few | {"etp": np.ones_like(few["etp"])}).take(place)
         at_peak_s = float(products_s(self.job, np.asarray(1))) / self.job.workload.global_batch

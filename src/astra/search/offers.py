@@ -210,7 +210,7 @@ class FrontSearch:
             return None
         self.considered += table.space.considered
         limits = self.limits(offer_search, table)
-        return CountSearch(offer_search.job, table, limits, self._effort, upper=self._upper)
+        return CountSearch(offer_search.job, table, limits, self._effort, upper=self._upper, known=bool(self._best))
 
     def _table(self, offer_search: OfferSearch, stream: CountStream, counts: Ints) -> CountTable | None:
         """The grids of some counts with their parts; None where no count may matter."""

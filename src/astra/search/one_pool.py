@@ -21,13 +21,14 @@ from astra.money.bill import against, price, with_run
 from astra.money.objectives import Goal
 from astra.money.tags import tag_of
 from astra.rules.table import Rule
+from astra.search.attempts import Attempt, alternatives, attempts, may_win, roomiest
 from astra.search.bounds import Grids
 from astra.search.detail import estimate, legality
 from astra.search.detail import estimate as estimate_job
 from astra.search.engine import Progress, SearchOutcome, among
 from astra.search.ledger import able, lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.splits import best_splits
-from astra.search.words import Attempt, attempts, beside, roomiest, settled
+from astra.search.words import settled
 from astra.search.world import World, figures_of
 from astra.spec.job import Job
 from astra.spec.money import Money
@@ -224,7 +225,7 @@ class _Found(NamedTuple):
 def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) -> _Found:
     """What the first attempt at a job finds that something fits in, and what is better beside it."""
     keep, usual = max(top, KEPT), job
-    tried = attempts(roomiest(job, world.restrictions), world.restrictions)
+    tried = attempts(roomiest(job, world.restrictions, world.rules), world.restrictions)
     for attempt in tried:
         grids = Grids(attempt.job, attempt.restrictions, world.rules)
         found = among(grids, keep=keep, progress=progress, doubt=_doubt_of(world, attempt), advise=attempt is tried[-1])
@@ -232,21 +233,24 @@ def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) 
             break
     else:
         raise NoFeasiblePlan(nothing_fits(attempt.job, found, world.restrictions))
-    ranked = _told(world, attempt, found)
+    ranked = _dealt_best(world, attempt, found)
     if not any(_runs(result) for _, result in ranked):
         raise NoFeasiblePlan(nothing_simulated(attempt.job, [result for _, result in ranked]))
     searches, first = [found], attempt
-    for other in beside(first):
+    for other in alternatives(first, world.rules):
         below_s = min(_ranked_by(world, result) for _, result in ranked if _runs(result))
+        if not may_win(other, found.grids, _doubt_of(world, other), below_s):
+            continue
         grids = Grids(other.job, other.restrictions, world.rules)
         more = among(grids, keep=keep, doubt=_doubt_of(world, other), below_s=below_s)
         searches.append(more)
-        own = _told(world, other, more) if more.candidates else []
+        own = _dealt_best(world, other, more) if more.candidates else []
         if any(_runs(result) and _ranked_by(world, result) < (1 - LEAST_BETTER) * below_s for _, result in own):
             attempt, ranked = other, [*ranked, *own]
     fitting = sorted((pair for pair in ranked if _runs(pair[1])), key=lambda pair: _ranked_by(world, pair[1]))[:top]
-    if usual.words.graphs != first.job.words.graphs:
-        fitting = [_with_graphs(world, usual, pair) for pair in fitting]
+    for name in ("params", "graphs"):
+        if getattr(usual.words, name) != getattr(first.job.words, name):
+            fitting = _as_usual(world, usual, fitting, name)
     considered, evaluated, feasible = (
         sum(getattr(one, name) for one in searches) for name in ("considered", "evaluated", "feasible")
     )
@@ -257,19 +261,24 @@ def _doubt_of(world: World, attempt: Attempt) -> Doubt | None:
     return Doubt(attempt.job) if world.upper else None
 
 
-def _told(world: World, attempt: Attempt, found: SearchOutcome) -> list[tuple[Strategy, Estimate]]:
-    """What a search found with its layers dealt best, as it is told."""
+def _dealt_best(world: World, attempt: Attempt, found: SearchOutcome) -> list[tuple[Strategy, Estimate]]:
+    """What a search found with its layers dealt best, costed in full."""
     splits = best_splits(attempt.job, found.candidates, world.rules, found.grids.timed)
     strategies = [one.strategy for one in splits]
     results = estimate_job(attempt.job, strategies, user_rules=world.rules, timed=found.grids.timed)
     return list(zip(strategies, results, strict=True))
 
 
-def _with_graphs(world: World, usual: Job, pair: tuple[Strategy, Estimate]) -> tuple[Strategy, Estimate]:
-    """A plan with the graphs that are usual, if it has room for them."""
-    strategy = replace(pair[0], graphs=usual.words.graphs)
-    result = estimate_job(usual, [strategy], user_rules=world.rules)[0]
-    return (strategy, result) if _runs(result) and result.step_s <= pair[1].step_s * (1 + 1e-9) else pair
+def _as_usual(
+    world: World, usual: Job, plans: list[tuple[Strategy, Estimate]], name: str
+) -> list[tuple[Strategy, Estimate]]:
+    """Plans with a word as is usual, where they have room for it and are no worse worth telling."""
+    strategies = [replace(strategy, **{name: getattr(usual.words, name)}) for strategy, _ in plans]
+    results = estimate_job(usual, strategies, user_rules=world.rules)
+    return [
+        (strategy, result) if _runs(result) and result.step_s <= plan[1].step_s * (1 + LEAST_BETTER) else plan
+        for plan, strategy, result in zip(plans, strategies, results, strict=True)
+    ]
 
 
 def _runs(result: Estimate) -> bool:

@@ -8,7 +8,7 @@ model has them as sums and not as moments. Communication inside a layer is part 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -85,6 +85,7 @@ class Lane(Result, frozen=True, kw_only=True):
 class StepTimeline(Result, frozen=True, kw_only=True):
     """One step of a plan on every stage."""
 
+    drawn_by: ClassVar[str] = "report.timeline_text.step_parts"
     schema: str = TIMELINE_SCHEMA
     model: str
     gpus: str
@@ -164,10 +165,10 @@ def on_one_pool(job: Job, strategy: Strategy) -> StepTimeline:
         result.stages,
         [job.limit_bytes / GIB] * strategy.pp,
     )
-    return told(result, [pipeline], host_s=job.runtime.host.step_s)
+    return timeline_of_pipelines(result, [pipeline], host_s=job.runtime.host.step_s)
 
 
-def told(result: Estimate, pipelines: Sequence[SimulatedPipeline], *, host_s: float) -> StepTimeline:
+def timeline_of_pipelines(result: Estimate, pipelines: Sequence[SimulatedPipeline], *, host_s: float) -> StepTimeline:
     """The record of pipelines that run side by side and end a step together."""
     runs = [one.run() for one in pipelines]
     ends_s = max(run.total_s for run in runs)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from astra.cost import effects
-from astra.cost.host import launch_s
 from astra.errors import InputError
 from astra.layers.kinds import modules_of
 from astra.rules.restrictions import Restrictions
-from astra.spec.job import Job, Words
+from astra.spec.job import Job, Words, sends_once_within
 from astra.spec.strategy_fields import ACTIVATIONS, CHOICES, MODULES
 
 # Sets of modules that recipes recompute (Megatron-Bridge 0.6.2, perf_recipes); the first is that of Megatron-LM.
@@ -21,8 +18,6 @@ MODULE_SETS: Final = (
     ("layernorm", "mla_up_proj", "moe_act"),
 )  # fmt: skip
 
-_SERVERS: Final = (1, 2, 4, 8)  # in which states are sharded that others replicate
-
 
 def settled(job: Job, restrictions: Restrictions) -> Job:
     """The job with one value for each word that all of its strategies share: the usual one, or the first allowed."""
@@ -30,9 +25,11 @@ def settled(job: Job, restrictions: Restrictions) -> Job:
         return job
     usual, can = job.recipe(), job.runtime.can
     chosen: dict[str, Any] = {}
-    for name in ("dispatch", "graphs", "params", "grads", "attention"):
+    for name in ("graphs", "dispatch", "params", "grads", "attention"):
         first = "bf16" if name == "attention" and chosen["graphs"] != "full" else usual[name]
         known = [first, *(word for word in getattr(can, name) if word != first)]
+        if name == "dispatch":
+            known.sort(key=lambda word: not _sends_anywhere(job, word, chosen["graphs"]))
         allowed = restrictions.filter(name, known)
         if not allowed:
             had = ", ".join(f"{name}={word}" for word in known)
@@ -106,93 +103,7 @@ def moment_choices(job: Job, restrictions: Restrictions) -> tuple[str, ...]:
     return job.runtime.can.moments if said else (str(job.recipe()["moments"]),)
 
 
-class Attempt(NamedTuple):
-    """A job and restrictions to search with, and what to say of them."""
-
-    job: Job
-    restrictions: Restrictions
-    notes: tuple[str, ...] = ()
-
-
-def attempts(job: Job, restrictions: Restrictions) -> list[Attempt]:
-    """A job as is usual, then what is tried where nothing fits: no graphs of layers, then moments in bf16 too.
-
-    Few experts, which FSDP2 pads to as many shards as there are ranks, have more room in groups of ranks.
-    """
-    found = [Attempt(job, restrictions)]
-    spoken = {*restrictions.fixed, *restrictions.forbidden}
-    if _may_drop_graphs(job, restrictions):
-        found.append(Attempt(_without_graphs(job), restrictions, (_NO_GRAPHS,)))
-    if "moments" not in spoken and "bf16" in job.runtime.can.moments and job.workload.optimizer == "adam":
-        narrow = msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, "moments": ("bf16",)})
-        last = found[-1]
-        found.append(Attempt(last.job, narrow, (*last.notes, "moments in bf16, because nothing fits with fp32")))
-    if job.model.moe and job.runtime.amount("pads_experts"):
-        found += _in_groups(found[0])
-    return found
-
-
-def roomiest(job: Job, restrictions: Restrictions) -> Job:
-    """The job without graphs of layers, where these hold memory and launch nothing sooner: beside experts."""
-    plain = _without_graphs(job)
-    return plain if _may_drop_graphs(job, restrictions) and launch_s(plain) == launch_s(job) else job
-
-
-def beside(attempt: Attempt) -> Iterator[Attempt]:
-    """What may be better than what an attempt has found, because it leaves more room or sends less.
-
-    Graphs of layers keep their inputs and exclude recompute. Activations of dense layers can wait with a near host, as
-    FSDP's recipes have them (Megatron-Bridge on GB200 and GB300); then nothing is captured or recomputed. States of
-    FSDP2 may be sharded inside groups.
-    """
-    yield from _in_groups(attempt)
-    job, restrictions, can = attempt.job, attempt.restrictions, attempt.job.runtime.can
-    plain = _may_drop_graphs(job, restrictions)
-    bare = _without_graphs(job) if plain else job
-    if plain:
-        yield Attempt(bare, restrictions, (*attempt.notes, _NO_GRAPHS))
-    if (
-        not job.pool.device.near_host
-        or job.model.moe
-        or ACTIVATIONS not in can.offload
-        or "partial" in bare.words.graphs
-    ):
-        return
-    waiting = tuple(restrictions.filter("offload_layers", _waiting_layers(job.model.layers)))
-    alone: dict[str, Any] = {"offload_layers": waiting, "zero": (3,), "pp": (1,), "recompute": ("none",)}
-    if "offload_layers" not in restrictions.fixed and all(restrictions.filter(*item) for item in alone.items()):
-        yield Attempt(bare, msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, **alone}), attempt.notes)
-
-
-def _in_groups(attempt: Attempt) -> Iterator[Attempt]:
-    """States sharded over the ranks of one, two, four or eight servers alone (HSDP): less goes between servers.
-
-    Of frameworks that gather weights layer by layer, so in every pass.
-    """
-    job, restrictions = attempt.job, attempt.restrictions
-    spoken = "shard" in restrictions.fixed or "shard" in restrictions.forbidden
-    if spoken or not job.runtime.can.shard or not effects.units(job.runtime):
-        return
-    for servers in _SERVERS:
-        ranks = servers * job.pool.node.gpus
-        if ranks < job.pool.gpus:
-            words = msgspec.structs.replace(job.words, shard=ranks)
-            yield Attempt(msgspec.structs.replace(job, settled=words), restrictions, attempt.notes)
-
-
-def _may_drop_graphs(job: Job, restrictions: Restrictions) -> bool:
-    spoken = "graphs" in restrictions.fixed or "graphs" in restrictions.forbidden
-    return job.words.graphs == "partial" and "none" in job.runtime.can.graphs and not spoken
-
-
-_NO_GRAPHS: Final = "no CUDA graphs, which leaves room that they would take, or for the recompute they exclude"
-
-
-def _without_graphs(job: Job) -> Job:
-    return msgspec.structs.replace(job, settled=msgspec.structs.replace(job.words, graphs="none"))
-
-
-def _waiting_layers(layers: int) -> range:
-    """Numbers of layers whose activations may wait: sixteenths of all."""
-    each = max(layers // 16, 1)
-    return range(each, layers, each)
+def _sends_anywhere(job: Job, dispatcher: str, graphs: str) -> bool:
+    """Whether a dispatcher reaches all GPUs, also inside a graph of the whole step."""
+    reach = sends_once_within(job.pool).get(dispatcher, job.pool.gpus)
+    return reach == job.pool.gpus and (graphs != "full" or dispatcher == "hybridep")

@@ -6,46 +6,65 @@ import io
 import zipfile
 from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from astra import api
-from astra.answer import PlanSet
-from astra.answer_money import RentReport
+from astra.answer import PlanSet, plain
+from astra.answer_money import AffordReport, RentReport
+from astra.catalog.hardware import default_node, devices, node_types
 from astra.catalog.huggingface import from_config
+from astra.catalog.models import models
+from astra.catalog.runtimes import runtimes
 from astra.errors import AstraError, InputError, visible, within
+from astra.export import EXPORTERS
 from astra.export.nearest import nearest_of_file
 from astra.export.python import make, target
 from astra.export.quoting import file_name
 from astra.export.reading import from_record, world_of
 from astra.files import parse_json
+from astra.money.objectives import OBJECTIVES
+from astra.renting.afford import afford
 from astra.renting.rent import rent
+from astra.report.explanation import explained
 from astra.report.plan_page import plan_page
 from astra.report.rent_page import rent_page
-from astra.report.study_view import afford_view, comparison_view, explanation_view, sweep_view
 from astra.report.timeline import timeline_svg
-from astra.report.view import estimate_view, plan_view, rent_view
+from astra.report.view import (
+    afford_view,
+    comparison_view,
+    estimate_view,
+    explanation_view,
+    plan_view,
+    rent_view,
+    sweep_view,
+)
 from astra.search.timeline import first_step, timeline_of
 from astra.search.world import World
-from astra.serve.asked import flag_of, one_of, parts_of, request_of, table_of, text_of, whole_of
-from astra.serve.offered import offered
+from astra.serve.asked import check_no_path, flag_of, one_of, parts_of, request_of, table_of, text_of, whole_of
 from astra.serve.pages import OPENED
-from astra.serve.studies import MOST_PICK, afforded, explanation, picked, swept_over
+from astra.spec.cluster import Device
 from astra.spec.mixed_text import is_mixed
-from astra.spec.request import PlanRequest
+from astra.spec.money import MONEY_FIELDS
+from astra.spec.request import FIELDS, RANKS, PlanRequest
 from astra.spec.strategy import parse_strategy
+from astra.study.changes import tried
 from astra.study.compare import compared
 from astra.study.hardware import on, with_gpus
-from astra.study.records import Comparison, Explanation, Side
+from astra.study.records import Comparison, Explanation, Side, Sweep
+from astra.study.sweep import read_axes, swept
 
 JSON: Final = "application/json"
 HTML: Final = "text/html; charset=utf-8"
 SVG: Final = "image/svg+xml"
 ZIP: Final = "application/zip"
 UNANSWERABLE: Final = 422
-VIEWED: Final = ("plan", "rent", "estimate", "compare", "afford", "sweep", "explain")
 _SINCE: Final = (1980, 1, 1, 0, 0, 0)  # zip has no earlier time; every export of a plan is the same file
+MOST_POINTS: Final = 24  # of a sweep; the command line has more
+EXPLAINED_S: Final = 6.0  # of plans under changed conditions, for one explanation
+MOST_PICK: Final = 100
 
 
 class Document(NamedTuple):
@@ -59,22 +78,13 @@ class Document(NamedTuple):
 
 def json_of(record: object) -> Document:
     """A record as ``--json`` writes it, without the indent."""
-    return Document(200, JSON, msgspec.json.encode(record, enc_hook=_plain))
+    return Document(200, JSON, msgspec.json.encode(record, enc_hook=plain))
 
 
-def _plain(value: Any) -> object:
-    return value.item() if hasattr(value, "item") else str(value)
-
-
-def refused(error: AstraError, status: int = UNANSWERABLE) -> Document:
+def refused(error: AstraError) -> Document:
     """An error in the words of the command line."""
-    said = {
-        "error": str(error),
-        "where": visible(str(getattr(error, "where", ""))),
-        "want": visible(str(getattr(error, "want", ""))),
-        "fix": visible(str(getattr(error, "fix", ""))),
-    }
-    return Document(status, JSON, msgspec.json.encode(said))
+    said = {name: visible(str(getattr(error, name, ""))) for name in ("where", "want", "fix")}
+    return Document(UNANSWERABLE, JSON, msgspec.json.encode({"error": str(error), **said}))
 
 
 @lru_cache(maxsize=8)
@@ -114,24 +124,46 @@ def _on_used(request: PlanRequest) -> PlanRequest:
     return on(request, with_gpus(world.cluster, used)) if used < world.cluster.gpus and "dp" in text else request
 
 
-def _view(body: object) -> Document:
-    parts = parts_of(body, "verb", "request")
-    verb, request = one_of(parts, "verb", VIEWED), parts.get("request")
-    shown: dict[str, Callable[[], str]] = {
-        "plan": lambda: plan_view(planned(request)),
-        "rent": lambda: rent_view(_rented(request)),
-        "estimate": lambda: estimate_view(api.estimate(request_of("estimate", request))),
-        "compare": lambda: comparison_view(_compared(request)),
-        "afford": lambda: afford_view(afforded(request)),
-        "sweep": lambda: sweep_view(swept_over(request)),
-        "explain": lambda: explanation_view(_explained(request)),
-    }
-    return Document(200, HTML, shown[verb]().encode())
+def _afforded(fields: object) -> AffordReport:
+    """What a client's budget buys."""
+    table = dict(table_of(fields, "request"))
+    if table.get("budget") is None:
+        raise InputError("budget", None, want="the dollars to spend", fix="Such as 50k.")
+    model, ratio = table.pop("model", None), {name: table.pop(name) for name in ("ratio",) if name in table}
+    check_no_path({**table, "model": model})
+    return afford(model, **ratio, **table)
+
+
+def _swept(body: object) -> Sweep:
+    """Plans over a range."""
+    parts = parts_of(body, "request", "over")
+    over: Any = parts.get("over")
+    texts = [over] if isinstance(over, str) else over
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InputError("over", over, want="what is swept, such as gpus=8..64")
+    axes = read_axes([text for text in texts if text.strip()], "over")
+    points = prod(len(axis.values) for axis in axes)
+    if points > MOST_POINTS:
+        fix = "astra sweep on the command line has up to 200."
+        raise InputError("over", f"{points} points", want=f"at most {MOST_POINTS} here", fix=fix)
+    return swept(request_of("plan", parts.get("request")), axes)
 
 
 def _explained(body: object) -> Explanation:
-    request, pick = picked(body)
-    return explanation(planned(request), pick)
+    """Why one plan of an answer is as it is."""
+    parts = parts_of(body, "request", "pick")
+    pick, planset = whole_of(parts, "pick", 1, MOST_PICK), planned(parts.get("request"))
+    if not any(plan.rank == pick for plan in planset.plans):
+        raise InputError("pick", pick, want=f"a plan of the answer, which has {len(planset.plans)}")
+    world = World.of(request_of("plan", planset.asked))
+    changes, skipped = tried(world, planset.best.estimate, seconds=EXPLAINED_S)
+    return explained(planset, pick, changes, skipped, name="plan")
+
+
+def _view(body: object) -> Document:
+    parts = parts_of(body, "verb", "request")
+    make, draw = RECORDS[one_of(parts, "verb", tuple(RECORDS))]
+    return Document(200, HTML, draw(make(parts.get("request"))).encode())
 
 
 def _report(body: object) -> Document:
@@ -187,20 +219,28 @@ def _import(body: object) -> Document:
     return json_of({"model": spec, "report": api.describe_model(spec)})
 
 
+# What makes the record of an answer, and the part of a page that shows it.
+def _catalog(_: object) -> Document:
+    return json_of(offered())
+
+
+RECORDS: Final[dict[str, tuple[Callable[[object], Any], Callable[[Any], str]]]] = {
+    "plan": (planned, plan_view),
+    "rent": (_rented, rent_view),
+    "estimate": (lambda body: api.estimate(request_of("estimate", body)), estimate_view),
+    "compare": (_compared, comparison_view),
+    "afford": (_afforded, afford_view),
+    "sweep": (_swept, sweep_view),
+    "explain": (_explained, explanation_view),
+}
 ANSWERS: Final[dict[str, Callable[[object], Document]]] = {
-    "plan": lambda body: json_of(planned(body)),
-    "estimate": lambda body: json_of(api.estimate(request_of("estimate", body))),
-    "rent": lambda body: json_of(_rented(body)),
-    "compare": lambda body: json_of(_compared(body)),
-    "afford": lambda body: json_of(afforded(body)),
-    "sweep": lambda body: json_of(swept_over(body)),
-    "explain": lambda body: json_of(_explained(body)),
+    **{name: lambda body, make=make: json_of(make(body)) for name, (make, _) in RECORDS.items()},  # type: ignore[misc]
     "view": _view,
     "report": _report,
     "trace": _trace,
     "export": _export,
     "import": _import,
-    "catalog": lambda _: json_of(offered()),
+    "catalog": _catalog,
 }
 
 
@@ -222,3 +262,31 @@ def warm_up() -> None:
     """Load what the first answer would have to wait for, and have the answer that the page opens with."""
     offered()
     plan_view(planned(OPENED))
+
+
+@lru_cache(maxsize=1)
+def offered() -> dict[str, Any]:
+    """Models, GPUs, nodes with their links, runtimes, targets, and the words of every field that has a few."""
+    words = {name: list(field.kind.words) for name, field in FIELDS.items() if field.kind.words}
+    return {
+        "schema": "astra.shelf/1",
+        "models": [
+            {"name": model.name, **api.describe_model(model).parameters, "max_seq": model.max_seq} for model in models()
+        ],
+        "gpus": msgspec.to_builtins(devices()),
+        "usual": {gpu.name: _usual_node(gpu) for gpu in devices()},
+        "nodes": msgspec.to_builtins(node_types()),
+        "runtimes": [{"name": runtime.name, "title": runtime.title} for runtime in runtimes()],
+        "objectives": [{"name": one.name, "sentence": one.sentence} for one in OBJECTIVES.values()],
+        "targets": [{"name": one.name, "title": one.title} for one in EXPORTERS.values()],
+        "precisions": words["precision"],
+        "words": {**words, "rank": list(RANKS), "market": list(MONEY_FIELDS["market"].kind.words)},
+    }
+
+
+def _usual_node(gpu: Device) -> str:
+    """The node type that is meant when only the GPU is named."""
+    try:
+        return default_node(gpu).name
+    except InputError:
+        return ""

@@ -17,11 +17,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from astra.serve.guard import Guard
-from astra.serve.limits import KIB, USUAL, ServeLimits
 from astra.serve.openapi import description
 from astra.serve.pages import OPENING, PAGES, Page, opened
 from astra.serve.worker import BUG, WorkerDied
-from astra.serve.workers import Full, TooLong, Workers
+from astra.serve.workers import KIB, USUAL, Full, ServeLimits, TooLong, Workers
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -54,7 +53,7 @@ def application(limits: ServeLimits = USUAL, names: Collection[str] = ()) -> ASG
         Route("/api/openapi.json", _openapi, methods=["GET"]),
         *(Route(path, _page, methods=["GET"]) for path in PAGES),
     ]
-    handlers: dict[Any, Any] = {HTTPException: _refuse, Exception: _bug}
+    handlers: dict[Any, Any] = {HTTPException: _refuse, Exception: _refuse}
     packed = Middleware(GZipMiddleware, minimum_size=2 * KIB, compresslevel=5)
     return Guard(Starlette(routes=routes, lifespan=life, exception_handlers=handlers, middleware=[packed]), names)
 
@@ -172,16 +171,9 @@ async def _page(request: Request) -> Response:
 
 
 def _refuse(request: Request, error: Exception) -> Response:
-    """What the framework or a limit refuses, in the form of every other error."""
+    """What the framework or a limit refuses, in the form of every other error; of a bug, a sentence for the client."""
     del request
-    assert isinstance(error, HTTPException)
-    if error.status_code == 500:
+    if not isinstance(error, HTTPException) or error.status_code == 500:
         return Response(BUG, 500, media_type=_JSON)
     said = {"error": error.detail, "where": "", "want": "", "fix": ""}
     return Response(msgspec.json.encode(said), error.status_code, dict(error.headers or {}), _JSON)
-
-
-def _bug(request: Request, error: Exception) -> Response:
-    """A sentence for the client; the framework writes down the rest."""
-    del request, error
-    return Response(BUG, 500, media_type=_JSON)

@@ -74,7 +74,7 @@ class Imported(Result, frozen=True, kw_only=True):
 def description() -> dict[str, Any]:
     """The whole API, as OpenAPI 3.1."""
     records = [PlanRequest, PlanSet, Estimate, RentReport, Comparison, Imported, AffordReport, Sweep, Explanation]
-    _, schemas = msgspec.json.schema_components(records, schema_hook=_anything, ref_template=_REF)
+    _, schemas = msgspec.json.schema_components(records, schema_hook=lambda _: {}, ref_template=_REF)
     whole = schemas.pop("PlanRequest")
     for verb, name in (("plan", "AskPlan"), ("estimate", "AskEstimate"), ("rent", "AskRent")):
         schemas[name] = _fields(whole, verb)
@@ -84,11 +84,7 @@ def description() -> dict[str, Any]:
     schemas["Error"] = _object({name: {"type": "string"} for name in ("error", "where", "want", "fix")})
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "Astra",
-            "version": __version__,
-            "description": _ABOUT,
-        },
+        "info": {"title": "Astra", "version": __version__, "description": _ABOUT},
         "paths": _paths(),
         "components": {"schemas": schemas},
     }
@@ -101,10 +97,8 @@ def _paths() -> dict[str, Any]:
     pick = {"type": "integer", "minimum": 1, "maximum": 100, "default": 1}
     bought = {"$ref": _REF.format(name="AskAfford")}
     texts = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}
-    over, why = (
-        _object({"request": ask["plan"], "over": texts}),
-        _object({"request": ask["plan"], "pick": pick}, ["request"]),
-    )
+    over = _object({"request": ask["plan"], "over": texts})
+    why = _object({"request": ask["plan"], "pick": pick}, ["request"])
     shown = _object({"verb": _words("plan", "rent", "estimate", "compare", "afford", "sweep", "explain"),
                      "request": {"anyOf": [*ask.values(), both, bought, over, why]}}, needed=["request"])  # fmt: skip
     export = _object({"request": ask["plan"], "target": {"type": "string"}, "pick": pick,
@@ -187,8 +181,3 @@ def _spelled(schema: dict[str, Any]) -> dict[str, Any]:
         own = {key: value for key, value in schema.items() if key != "default"}
         return {"anyOf": [own, {"type": "string"}], **rest}
     return schema
-
-
-def _anything(kind: type) -> dict[str, Any]:
-    del kind
-    return {}

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 Work = Callable[[Connection, int], None]  # the life of a process: its end of the pipe, the memory it may have
 _END_S: Final = 2.0
+BUG: Final = (
+    b'{"error":"internal error: this is a bug in Astra, and the server has written down where it happened.",'
+    b'"where":"","want":"","fix":""}'
+)
 
 
 class WorkerDied(Exception):
@@ -72,12 +76,6 @@ def work(pipe: Connection, memory_bytes: int) -> None:
             _complain(kind)
             answer = Document(500, JSON, BUG)
         pipe.send(answer)
-
-
-BUG: Final = (
-    b'{"error":"internal error: this is a bug in Astra, and the server has written down where it happened.",'
-    b'"where":"","want":"","fix":""}'
-)
 
 
 def _complain(kind: str) -> None:

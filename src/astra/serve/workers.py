@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from hashlib import sha256
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from astra.serve.limits import ServeLimits
 from astra.serve.worker import Work, Worker, WorkerDied, work
 
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
 
 SHORT: Final = frozenset(["estimate", "compare", "trace", "import", "catalog"])  # no search: they go before others
+KIB: Final = 1024
+MIB: Final = 1024**2
 
 
 class Full(Exception):
@@ -179,3 +180,20 @@ class KeptAnswers:
         while self._held > self._most:
             _, gone = self._found.popitem(last=False)
             self._held -= len(gone.content)
+
+
+class ServeLimits(NamedTuple):
+    """How much of everything there may be; tests ask for less."""
+
+    workers: int = 2  # searches at the same time
+    seconds: float = 30.0  # of one answer, then its worker is ended
+    outdated_s: float = 0.5  # a search that nobody waits for any more may go on for so long
+    waiting: int = 64  # answers being worked on or waited for; more are told to come back
+    body_bytes: int = MIB  # of a request, a dropped config.json among it
+    body_s: float = 10.0  # until all of a request has come
+    memory_bytes: int = 6 * 1024 * MIB  # addresses of a worker
+    kept_bytes: int = 48 * MIB  # of answers that are given again without a search
+    connections: int = 256
+
+
+USUAL: Final = ServeLimits()

@@ -9,8 +9,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from astra.sharing.curves import Curve, Curves, problem_of
-from astra.sharing.declared import SharedPool, Sharing
-from astra.sharing.problem import Problem, Schedule, lateness
+from astra.sharing.declared import DeclaredSharing
+from astra.sharing.problem import Schedule, SchedulingProblem, lateness
 from astra.sharing.solve import solve
 from astra.units import show_count, show_seconds
 
@@ -18,7 +18,7 @@ MOST_TIMES: Final = 4  # the GPUs of a pool
 _SHARES: Final = 64  # of tokens that are told apart
 
 
-def late_jobs(sharing: Sharing, problem: Problem, schedule: Schedule) -> dict[str, float]:
+def late_jobs(sharing: DeclaredSharing, problem: SchedulingProblem, schedule: Schedule) -> dict[str, float]:
     """When each job ends that ends behind its deadline."""
     found = {}
     for job, task, run in zip(sharing.jobs, problem.tasks, schedule, strict=True):
@@ -28,25 +28,20 @@ def late_jobs(sharing: Sharing, problem: Problem, schedule: Schedule) -> dict[st
     return found
 
 
-def advice(sharing: Sharing, curve: Curve, curves: Curves, late: dict[str, float]) -> list[str]:
+def advice(sharing: DeclaredSharing, curve: Curve, curves: Curves, late: dict[str, float]) -> list[str]:
     """Sentences, each of which alone would do."""
     deadlines = {job.name: job.deadline_s for job in sharing.jobs}
-    later = ", ".join(
-        f"{name} {show_seconds(end_s)} instead of {show_seconds(deadlines[name])}" for name, end_s in late.items()
-    )
-    return [
-        f"later deadlines: {later}",
-        *_more_gpus(sharing, curve, late),
-        *_fewer_tokens(sharing, curves, late),
-    ]
+    later = [f"{name} {show_seconds(end_s)} instead of {show_seconds(deadlines[name])}" for name, end_s in late.items()]
+    said = f"later deadlines: {', '.join(later)}"
+    return [said, *_more_gpus(sharing, curve, late), *_fewer_tokens(sharing, curves, late)]
 
 
-def possible(problem: Problem) -> bool:
+def possible(problem: SchedulingProblem) -> bool:
     """Whether all deadlines can be met."""
     return solve(problem, (lateness,)).values[0] == 0.0
 
 
-def _more_gpus(sharing: Sharing, curve: Curve, late: dict[str, float]) -> list[str]:
+def _more_gpus(sharing: DeclaredSharing, curve: Curve, late: dict[str, float]) -> list[str]:
     """The fewest nodes more of each pool that would do."""
     found = []
     wanted = {name for job in sharing.jobs if job.name in late for name in job.pools}
@@ -54,7 +49,8 @@ def _more_gpus(sharing: Sharing, curve: Curve, late: dict[str, float]) -> list[s
         pool = sharing.pools[name]
 
         def enough(nodes: int, name: str = name) -> bool:
-            larger = {**sharing.pools, name: _with_nodes(sharing.pools[name], nodes)}
+            own = sharing.pools[name]
+            larger = {**sharing.pools, name: own._replace(pool=replace(own.pool, gpus=nodes * own.node_gpus))}
             return possible(problem_of(sharing, curve.points(larger), larger))
 
         nodes = _least(pool.nodes + 1, MOST_TIMES * pool.nodes, enough)
@@ -62,10 +58,6 @@ def _more_gpus(sharing: Sharing, curve: Curve, late: dict[str, float]) -> list[s
             gpus = nodes * pool.node_gpus
             found.append(f"more GPUs: {gpus:,} in {name} instead of {pool.pool.gpus:,}")
     return found or [f"more GPUs: not even {MOST_TIMES} times as many in any one pool would do"]
-
-
-def _with_nodes(pool: SharedPool, nodes: int) -> SharedPool:
-    return pool._replace(pool=replace(pool.pool, gpus=nodes * pool.node_gpus))
 
 
 def _least(low: int, high: int, enough: Callable[[int], bool]) -> int | None:
@@ -82,7 +74,7 @@ def _least(low: int, high: int, enough: Callable[[int], bool]) -> int | None:
     return low
 
 
-def _fewer_tokens(sharing: Sharing, curves: Curves, late: dict[str, float]) -> list[str]:
+def _fewer_tokens(sharing: DeclaredSharing, curves: Curves, late: dict[str, float]) -> list[str]:
     """The largest shares of the late jobs' tokens that would do: of all alike, then of one after another."""
 
     def enough(shares: dict[str, float]) -> bool:
@@ -96,12 +88,12 @@ def _fewer_tokens(sharing: Sharing, curves: Curves, late: dict[str, float]) -> l
         own = _least(0, missing, lambda parts, name=name: enough({**shares, name: 1 - parts / _SHARES}))  # type: ignore[misc]
         shares[name] = 1 - (missing if own is None else own) / _SHARES
     tokens = {job.name: job.tokens for job in sharing.jobs}
-    told = ", ".join(
+    fewer = ", ".join(
         f"{name} {show_count(_rounded(tokens[name] * share))} instead of {show_count(tokens[name])}"
         for name, share in shares.items()
         if share < 1
     )
-    return [f"fewer tokens: {told}"]
+    return [f"fewer tokens: {fewer}"]
 
 
 def _rounded(tokens: float) -> float:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from astra.catalog.clusters import parse_gpus
 from astra.catalog.models import model as find_model
-from astra.catalog.requests import placed
-from astra.errors import InputError, UnknownName, nearest_names
-from astra.files import parse_toml, read_text
+from astra.catalog.requests import placed, read_plain
+from astra.errors import InputError, UnknownName, within
+from astra.files import read_toml
 from astra.sharing.problem import GOALS
 from astra.spec import kinds
 from astra.spec.cluster import Pool
 from astra.spec.fields import read_fields
 from astra.spec.money import Money
-from astra.spec.names import as_name, check_line, check_name
+from astra.spec.names import as_name, check_keys, check_line, check_name
 from astra.spec.request import PlanRequest
 from astra.units import parse_seconds
 
@@ -26,8 +25,13 @@ MOST_JOBS: Final = 40
 _KEYS: Final = ("title", "goal", "pools", "jobs", "request")
 _OWN: Final = ("weight", "deadline", "start", "min_gpus", "max_gpus", "pools", "counts")  # of a job, beside its request
 _TAKEN: Final = ("gpus", "cluster", "node", "objective", "budget", "baseline", "top", "strict")  # said by the sharing
+_KNOWN: Final = "a key that is known here"
 _WEIGHT: Final = kinds.number(0, 1e6, above=True)
 _GPUS: Final = kinds.whole(1, 100_000)
+_EXAMPLE: Final = {
+    "pools": 'Such as [pools] and h100 = "256xH100" under it.',
+    "jobs": 'Such as [jobs.chat] and model = "llama-3-8b", tokens = "300B", deadline = "14d" under it.',
+}
 
 
 class SharedPool(NamedTuple):
@@ -53,7 +57,7 @@ class SharedPool(NamedTuple):
         return f"{self.pool.device.name}@{self.pool.node.name}"
 
 
-class Job(NamedTuple):
+class DeclaredJob(NamedTuple):
     """A job that wants GPUs of some pools."""
 
     name: str
@@ -68,23 +72,23 @@ class Job(NamedTuple):
     counts: tuple[int, ...]  # of GPUs to consider; empty: the usual ones
 
 
-class Sharing(NamedTuple):
+class DeclaredSharing(NamedTuple):
     """What a file declares."""
 
     title: str
     goal: str
     pools: dict[str, SharedPool]
-    jobs: tuple[Job, ...]
+    jobs: tuple[DeclaredJob, ...]
 
 
-def read_sharing(path: str, goal: str | None = None) -> Sharing:
+def read_sharing(path: str, goal: str | None = None) -> DeclaredSharing:
     """The jobs and pools of a TOML file; ``goal`` in place of the file's."""
-    return sharing_of(parse_toml(read_text(path, "jobs"), path), path, Path(path).parent, goal)
+    return sharing_of(read_toml(path, "jobs"), path, Path(path).parent, goal)
 
 
-def sharing_of(tables: Mapping[str, Any], where: str, folder: Path, goal: str | None = None) -> Sharing:
+def sharing_of(tables: Mapping[str, Any], where: str, folder: Path, goal: str | None = None) -> DeclaredSharing:
     """The jobs and pools of plain tables; paths in them are from ``folder``."""
-    _check_keys(tables, _KEYS, where)
+    check_keys(tables, _KEYS, where, _KNOWN)
     reader = _Reader(where, folder)
     pools = {name: reader.pool(name, entry) for name, entry in reader.table(tables, "pools").items()}
     shared = tables.get("request", {})
@@ -96,7 +100,7 @@ def sharing_of(tables: Mapping[str, Any], where: str, folder: Path, goal: str | 
     chosen = goal or kinds.one_of(*GOALS).read(tables.get("goal", "completion"), f"{where}: goal")
     if chosen == "deadlines" and all(math.isinf(job.deadline_s) for job in jobs):
         raise InputError(f"{where}: goal", chosen, want="a deadline of some job", fix="Such as deadline = '14d'.")
-    return Sharing(check_line(f"{where}: title", tables.get("title", Path(where).stem)), chosen, pools, jobs)
+    return DeclaredSharing(check_line(f"{where}: title", tables.get("title", Path(where).stem)), chosen, pools, jobs)
 
 
 class _Reader(NamedTuple):
@@ -121,11 +125,11 @@ class _Reader(NamedTuple):
             raise InputError(f"{place}.gpus", text, want="GPUs of one type, such as 256xH100")
         money = {key: value for key, value in fields.items() if key != "gpus"}
         read_fields(Money, money, lambda key: f"{place}.{key}")
-        with _at(place):
+        with within(place):
             pool = parse_gpus(text)
         return SharedPool(name, pool, placed("money", money, self.folder))
 
-    def job(self, name: str, entry: Any, shared: Mapping[str, Any], pools: Mapping[str, SharedPool]) -> Job:
+    def job(self, name: str, entry: Any, shared: Mapping[str, Any], pools: Mapping[str, SharedPool]) -> DeclaredJob:
         """A job: fields of its request, and what it wants of the fleet."""
         place = f"{self.where}: jobs.{as_name(name)}"
         if not isinstance(entry, dict):
@@ -134,16 +138,14 @@ class _Reader(NamedTuple):
         for key, value in asked.items():
             if key in _TAKEN:
                 raise InputError(f"{place}.{key}", value, want="no such field: the pools and the goal say it")
-            _check_keys({key: 0}, (*PlanRequest.__struct_fields__, *_OWN), place)
-        relative = {key: placed(key, value, self.folder) for key, value in asked.items()}
-        read = read_fields(PlanRequest, relative, lambda key: f"{place}.{key}", taken="plan")
+            check_keys((key,), (*PlanRequest.__struct_fields__, *_OWN), place, _KNOWN)
+        read = read_plain(asked, place, self.folder)
         for key in ("model", "tokens"):
             if read.get(key) is None:
                 raise InputError(f"{place}.{key}", None, want=f"the {key} of the job")
-        read |= {"money": relative["money"]} if "money" in relative else {}
-        with _at(place):
+        with within(place):
             find_model(read["model"])
-        return Job(
+        return DeclaredJob(
             name=name,
             fields=read,
             tokens=float(read["tokens"]),
@@ -155,14 +157,6 @@ class _Reader(NamedTuple):
             pools=_pools(entry.get("pools"), pools, f"{place}.pools"),
             counts=_counts(entry.get("counts"), f"{place}.counts"),
         )
-
-
-def _check_keys(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    for key in given:
-        if key not in known:
-            near = nearest_names(key[:80], known)
-            fix = f"Did you mean {', '.join(near)}?" if near else f"It has {', '.join(known)}."
-            raise InputError(f"{where}: {as_name(key)}", None, want="a key that is known here", fix=fix)
 
 
 def _seconds(value: Any, where: str, default: float) -> float:
@@ -193,17 +187,3 @@ def _counts(value: Any, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not value:
         raise InputError(where, value, want="numbers of GPUs, such as [64, 128]")
     return tuple(sorted({_GPUS.read(count, where) for count in value}))
-
-
-@contextmanager
-def _at(place: str) -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{place}: {error.where}", error.got, want=error.want, fix=error.fix) from None
-
-
-_EXAMPLE: Final = {
-    "pools": 'Such as [pools] and h100 = "256xH100" under it.',
-    "jobs": 'Such as [jobs.chat] and model = "llama-3-8b", tokens = "300B", deadline = "14d" under it.',
-}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 
-class Way(NamedTuple):
+class TaskWay(NamedTuple):
     """One way to run a task."""
 
     pool: int
@@ -23,42 +23,42 @@ class Way(NamedTuple):
 class Task(NamedTuple):
     """One job."""
 
-    ways: tuple[Way, ...]
+    ways: tuple[TaskWay, ...]
     weight: float = 1.0
     deadline_s: float = math.inf
     ready_s: float = 0.0  # not before
 
 
-class Problem(NamedTuple):
+class SchedulingProblem(NamedTuple):
     """Tasks on pools of so many nodes."""
 
     tasks: tuple[Task, ...]
     nodes: tuple[int, ...]
 
 
-class Run(NamedTuple):
+class TaskRun(NamedTuple):
     """When a task runs, and how."""
 
     way: int
     start_s: float
 
 
-Schedule = tuple[Run, ...]  # by task
-Cost = Callable[[Task, Way, float], float]  # of a task that runs in a way from a start
+Schedule = tuple[TaskRun, ...]  # by task
+Cost = Callable[[Task, TaskWay, float], float]  # of a task that runs in a way from a start
 
 
-def completion(task: Task, way: Way, start_s: float) -> float:
+def completion(task: Task, way: TaskWay, start_s: float) -> float:
     """Weighted seconds until it is done."""
     return task.weight * (start_s + way.seconds)
 
 
-def lateness(task: Task, way: Way, start_s: float) -> float:
+def lateness(task: Task, way: TaskWay, start_s: float) -> float:
     """Weighted seconds behind the deadline; those of rounding are none."""
     late_s = start_s + way.seconds - task.deadline_s
     return task.weight * late_s if late_s > 1e-6 else 0.0
 
 
-def dollars(task: Task, way: Way, start_s: float) -> float:
+def dollars(task: Task, way: TaskWay, start_s: float) -> float:
     """What it costs."""
     return way.usd
 
@@ -71,36 +71,36 @@ GOALS: dict[str, tuple[Cost, ...]] = {
 }
 
 
-def total(problem: Problem, schedule: Schedule, cost: Cost) -> float:
+def total(problem: SchedulingProblem, schedule: Schedule, cost: Cost) -> float:
     """A cost over all tasks."""
     return math.fsum(
         cost(task, task.ways[run.way], run.start_s) for task, run in zip(problem.tasks, schedule, strict=True)
     )
 
 
-def placed(problem: Problem, ways: Sequence[int], order: Iterable[int]) -> Schedule:
+def placed(problem: SchedulingProblem, ways: Sequence[int], order: Iterable[int]) -> Schedule:
     """Tasks one after another in an order, each as early as there is room for it.
 
     Some order gives a schedule that is best in anything that gets no worse when tasks end sooner (Kolisch 1996).
     """
     busy: list[list[tuple[float, float, int]]] = [[] for _ in problem.nodes]  # by pool: from, until, nodes
-    runs: dict[int, Run] = {}
+    runs: dict[int, TaskRun] = {}
     for number in order:
         task = problem.tasks[number]
         way = task.ways[ways[number]]
         start_s = _earliest(busy[way.pool], problem.nodes[way.pool], way, task.ready_s)
         busy[way.pool].append((start_s, start_s + way.seconds, way.nodes))
-        runs[number] = Run(ways[number], start_s)
+        runs[number] = TaskRun(ways[number], start_s)
     return tuple(runs[number] for number in range(len(problem.tasks)))
 
 
-def _earliest(busy: list[tuple[float, float, int]], nodes: int, way: Way, ready_s: float) -> float:
+def _earliest(busy: list[tuple[float, float, int]], nodes: int, way: TaskWay, ready_s: float) -> float:
     """The first moment from which there is room: when it is ready, or when something ends."""
     moments = sorted({ready_s, *(until for _, until, _ in busy if until > ready_s)})
     return next(start_s for start_s in moments if _room(busy, nodes, way, start_s))
 
 
-def _room(busy: list[tuple[float, float, int]], nodes: int, way: Way, start_s: float) -> bool:
+def _room(busy: list[tuple[float, float, int]], nodes: int, way: TaskWay, start_s: float) -> bool:
     """Whether enough nodes are free all the time; that changes only where something starts."""
     end_s = start_s + way.seconds
     overlapping = [each for each in busy if each[0] < end_s and each[1] > start_s]
@@ -110,7 +110,7 @@ def _room(busy: list[tuple[float, float, int]], nodes: int, way: Way, start_s: f
     )
 
 
-def nodes_of(problem: Problem, schedule: Schedule) -> list[list[int]]:
+def nodes_of(problem: SchedulingProblem, schedule: Schedule) -> list[list[int]]:
     """The nodes of each task, by their numbers in the pool: the lowest that are free for all of it."""
     given: list[list[int]] = [[] for _ in schedule]
     free_s = [[0.0] * count for count in problem.nodes]

@@ -63,7 +63,7 @@ class PoolUse(Result, frozen=True, kw_only=True):
 class FleetReport(Result, frozen=True, kw_only=True):
     """Which GPUs each job gets, and when."""
 
-    drawn_by: ClassVar[str] = "report.shared.render_fleet"
+    drawn_by: ClassVar[str] = "report.shared.fleet_parts"
     schema: str = FLEET_SCHEMA
     version: str
     title: str

@@ -18,7 +18,18 @@ import numpy as np
 
 from astra.errors import InputError
 from astra.provenance import Floats
-from astra.sharing.problem import Cost, Problem, Run, Schedule, Task, Way, completion, lateness, placed, total
+from astra.sharing.problem import (
+    Cost,
+    Schedule,
+    SchedulingProblem,
+    Task,
+    TaskRun,
+    TaskWay,
+    completion,
+    lateness,
+    placed,
+    total,
+)
 
 CLOSE: Final = 2e-3  # a proof that is close enough
 MOST_VARIABLES: Final = {32: 6_000, 64: 2_000, 128: 600}  # of a grid of so many slots, finer while that proves more
@@ -49,7 +60,7 @@ class Cap(NamedTuple):
     most: float
 
 
-def solve(problem: Problem, costs: Sequence[Cost], close: float = CLOSE) -> Solved:
+def solve(problem: SchedulingProblem, costs: Sequence[Cost], close: float = CLOSE) -> Solved:
     """The schedule that is best in the first cost, among those in the next, and so on."""
     _solver()
     schedule = improved(problem, _greedy(problem, costs), costs)
@@ -69,7 +80,7 @@ def solve(problem: Problem, costs: Sequence[Cost], close: float = CLOSE) -> Solv
 class _Stage(NamedTuple):
     """One cost to make small, within caps on those before it; ``costs`` are all of them."""
 
-    problem: Problem
+    problem: SchedulingProblem
     cost: Cost
     caps: tuple[Cap, ...]
     costs: Sequence[Cost]
@@ -117,27 +128,24 @@ def _best(stage: _Stage, known: Schedule, grids: Mapping[int, int]) -> tuple[Sch
     return known, min(bound, value), used
 
 
-def _realised(stage: _Stage, known: Schedule, found: dict[int, Run]) -> Schedule:
+def _realised(stage: _Stage, known: Schedule, found: dict[int, TaskRun]) -> Schedule:
     """The better of a known schedule and the one that an answer of the grid is in real time."""
     problem = stage.problem
-    ways = [
-        found[number].way if number in found else _least_way(stage, task) for number, task in enumerate(problem.tasks)
-    ]
+    ways = []
+    for number, task in enumerate(problem.tasks):
+        costs = [stage.cost(task, way, task.ready_s) for way in task.ways]
+        ways.append(found[number].way if number in found else costs.index(min(costs)))
     order = sorted(range(len(ways)), key=lambda each: (found[each].start_s if each in found else math.inf, each))
     better = improved(problem, placed(problem, ways, order), stage.costs)
     return min((known, better), key=lambda each: _rank(problem, each, stage.costs))
 
 
-def _least_way(stage: _Stage, task: Task) -> int:
-    return min(range(len(task.ways)), key=lambda way: stage.cost(task, task.ways[way], task.ready_s))
-
-
-def _rank(problem: Problem, schedule: Schedule, costs: Sequence[Cost]) -> tuple[float, ...]:
+def _rank(problem: SchedulingProblem, schedule: Schedule, costs: Sequence[Cost]) -> tuple[float, ...]:
     """Costs in their order, rounded so that sums of the same numbers are the same."""
     return tuple(float(f"{total(problem, schedule, cost):.10g}") for cost in costs)
 
 
-def _greedy(problem: Problem, costs: Sequence[Cost]) -> Schedule:
+def _greedy(problem: SchedulingProblem, costs: Sequence[Cost]) -> Schedule:
     """A schedule to begin with: by several orders, each task in the way that is best when it is placed."""
     count = len(problem.tasks)
     shortest = [min(range(len(task.ways)), key=lambda way: task.ways[way].seconds) for task in problem.tasks]
@@ -150,13 +158,13 @@ def _greedy(problem: Problem, costs: Sequence[Cost]) -> Schedule:
     return min(found, key=lambda schedule: _rank(problem, schedule, costs))
 
 
-def _smith(problem: Problem, number: int) -> float:
+def _smith(problem: SchedulingProblem, number: int) -> float:
     """Work over weight: the smallest first is best on one machine (Smith 1956)."""
     task = problem.tasks[number]
     return min(way.seconds * way.nodes for way in task.ways) / task.weight
 
 
-def improved(problem: Problem, schedule: Schedule, costs: Sequence[Cost]) -> Schedule:
+def improved(problem: SchedulingProblem, schedule: Schedule, costs: Sequence[Cost]) -> Schedule:
     """The schedule in real time, and whatever moving or changing one task at a time makes better."""
     count = len(problem.tasks)
     ways = [run.way for run in schedule]
@@ -175,7 +183,7 @@ def improved(problem: Problem, schedule: Schedule, costs: Sequence[Cost]) -> Sch
     return best
 
 
-def _neighbours(problem: Problem, ways: list[int], order: list[int]) -> Iterator[tuple[list[int], list[int]]]:
+def _neighbours(problem: SchedulingProblem, ways: list[int], order: list[int]) -> Iterator[tuple[list[int], list[int]]]:
     """Schedules with one task in another way or at another place; all orders, where tasks are few."""
     for number in order:
         for way in range(len(problem.tasks[number].ways)):
@@ -220,12 +228,13 @@ class _Grid(NamedTuple):
                     variables += [_Variable(number, place, slot) for slot in range(first, min(last, slots) + 1)]
         return cls(stage, slot_s, slots, variables)
 
-    def solved(self, *, up: bool) -> tuple[float, dict[int, Run] | None]:
+    def solved(self, *, up: bool) -> tuple[float, dict[int, TaskRun] | None]:
         """A bound on the stage's cost, and an answer; tasks hold nodes for their slots rounded ``up``, or down.
 
         Rounded up the bound says nothing of real schedules, rounded down the answer is none.
         """
-        variables = [each for each in self.variables if not up or self._starts_ready(each)]
+        ready_s = [task.ready_s - _SAME * self.slot_s for task in self.stage.problem.tasks]
+        variables = [each for each in self.variables if not up or each.slot * self.slot_s >= ready_s[each.task]]
         counted = self.stage.counted
         if {each.task for each in variables} != set(counted):
             return math.inf, None
@@ -235,10 +244,7 @@ class _Grid(NamedTuple):
         if taken is None:
             return bound, None
         chosen = [variables[place] for place in taken]
-        return bound, {each.task: Run(each.way, each.slot * self.slot_s) for each in chosen}
-
-    def _starts_ready(self, each: _Variable) -> bool:
-        return each.slot * self.slot_s >= self.stage.problem.tasks[each.task].ready_s - _SAME * self.slot_s
+        return bound, {each.task: TaskRun(each.way, each.slot * self.slot_s) for each in chosen}
 
     def _held(self, seconds: float, *, up: bool) -> int:
         """How many slots a task holds its nodes."""
@@ -277,7 +283,7 @@ class _Grid(NamedTuple):
         )
 
 
-def _within(stage: _Stage, number: int, way: Way) -> bool:
+def _within(stage: _Stage, number: int, way: TaskWay) -> bool:
     """Whether a way, at its earliest, leaves to the others the least that they cost within every cap."""
     tasks = stage.problem.tasks
     for cap in stage.caps:

@@ -5,8 +5,8 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from astra.errors import InputError
-from astra.spec.names import Line, Name, check_names
-from astra.spec.record import Spec, check, check_not_negative, check_positive
+from astra.spec.names import Amount, Line, Name, Positive, Size, check_fields
+from astra.spec.record import Spec, check, finite
 from astra.spec.workload import PEAKS, PRECISIONS
 
 Generation = Literal[
@@ -25,11 +25,11 @@ class Device(Spec, frozen=True, kw_only=True):
     fp8_recipe: Literal["", "tensorwise", "mxfp8"] = ""  # how FP8 products are scaled; empty: tensorwise
     fp8_attention: bool = False  # whether attention can be trained in FP8
     flops_per_s: dict[Name, float]  # by precision: bf16, fp16, fp8, fp4, tf32, fp32
-    memory_bytes: float
-    memory_bytes_per_s: float
-    sms: int
-    power_w: float
-    host_bytes_per_s: float  # to the CPU's memory
+    memory_bytes: Positive
+    memory_bytes_per_s: Positive
+    sms: Size
+    power_w: Positive
+    host_bytes_per_s: Positive  # to the CPU's memory
     relative: Name = ""  # the measured GPU whose efficiency this one borrows
     aliases: tuple[Name, ...] = ()
     source: Line
@@ -37,17 +37,10 @@ class Device(Spec, frozen=True, kw_only=True):
     notes: Line = ""
 
     def __post_init__(self) -> None:
-        check_names("gpu", self)
         where = f"gpu {self.name}"
-        check_positive(
-            where,
-            memory_bytes=self.memory_bytes,
-            memory_bytes_per_s=self.memory_bytes_per_s,
-            sms=self.sms,
-            power_w=self.power_w,
-            host_bytes_per_s=self.host_bytes_per_s,
-        )
-        check_positive(f"{where}.flops_per_s", **self.flops_per_s)
+        check_fields("gpu", self, where)
+        for name, peak in self.flops_per_s.items():
+            check(finite(peak) and peak > 0, f"{where}.flops_per_s.{name}", peak, "a finite number above zero")
         check(bool(self.source), f"{where}.source", self.source, "where the numbers come from")
         if not self.generation and self.arch.lower() in get_args(Generation):
             msgspec.structs.force_setattr(self, "generation", self.arch.lower())
@@ -75,19 +68,16 @@ class Link(Spec, frozen=True, kw_only=True):
 
     reach: int  # GPUs joined by this tier (a power of the topology, not of the job)
     kind: Literal["nvswitch", "nvlink-mesh", "xgmi", "pcie", "infiniband", "roce", "efa", "tcp", "rack"]
-    bytes_per_s: float
-    latency_s: float
+    bytes_per_s: Positive
+    latency_s: Positive
     oversubscription: float = 1.0  # 7 means 1:7
-    total_bytes_per_s: float | None = None  # of all GPUs together, where the tier is one line; None: each has its own
-    usd_per_gb: float = 0.0  # of what is sent, either way (egress)
+    total_bytes_per_s: Positive | None = None  # of all GPUs together, where it is one line; None: each has its own
+    usd_per_gb: Amount = 0.0  # of what is sent, either way (egress)
     source: Line
 
     def __post_init__(self) -> None:
-        check_names("link", self)
+        check_fields("link", self)
         check(self.reach >= 2, "link.reach", self.reach, "2 GPUs or more", "Drop the tier if a node has one GPU.")
-        check_positive("link", bytes_per_s=self.bytes_per_s, latency_s=self.latency_s)
-        check_positive("link", total_bytes_per_s=self.total_bytes_per_s)
-        check_not_negative("link", usd_per_gb=self.usd_per_gb)
         check(self.oversubscription >= 1, "link.oversubscription", self.oversubscription, "1 or more (7 means 1:7)")
 
     def widened(self, times: float) -> "Link":
@@ -108,7 +98,7 @@ class CollectiveSweep(Spec, frozen=True, kw_only=True):
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        check_names("sweep", self)
+        check_fields("sweep", self)
         where = f"sweep of {self.op} over {self.ranks}"
         check(self.ranks >= 2 and self.stride >= 1, where, self.ranks, "2 ranks or more, 1 or more apart")
         check(0 < len(self.nbytes) == len(self.seconds), where, len(self.seconds), "a time for each size")
@@ -122,7 +112,7 @@ class NodeType(Spec, frozen=True, kw_only=True):
     name: Name
     provider: Name
     gpu: Name  # a device name
-    gpus: int  # GPUs in one server (the unit that is bought or rented)
+    gpus: Size  # GPUs in one server (the unit that is bought or rented)
     links: tuple[Link, ...]
     host_memory_bytes: float | None = None
     aliases: tuple[Name, ...] = ()
@@ -132,12 +122,9 @@ class NodeType(Spec, frozen=True, kw_only=True):
     date: Name
 
     def __post_init__(self) -> None:
-        check_names("node", self)
-        check_positive(f"node {self.name}", gpus=self.gpus)
-        reaches = [link.reach for link in self.links]
-        check(
-            reaches == sorted(set(reaches)), f"node {self.name}.links", reaches, "tiers with growing reach, each once"
-        )
+        check_fields("node", self, f"node {self.name}")
+        reaches, want = [link.reach for link in self.links], "tiers with growing reach, each once"
+        check(reaches == sorted(set(reaches)), f"node {self.name}.links", reaches, want)
 
 
 class Pool(Spec, frozen=True, kw_only=True):
@@ -148,33 +135,21 @@ class Pool(Spec, frozen=True, kw_only=True):
     gpus: int
     name: Name = ""
     zone: Name = ""  # where it stands; links may join zones
-    usd_per_gpu_h: float | None = None
+    usd_per_gpu_h: Amount | None = None
     price_source: Line = ""
-    mtbf_gpu_h: float | None = None  # hours between failures of one GPU; None: as of all
-    preemptions_per_node_day: float | None = None  # how often a server is taken away; None: as its market's are
+    mtbf_gpu_h: Positive | None = None  # hours between failures of one GPU; None: as of all
+    preemptions_per_node_day: Amount | None = None  # how often a server is taken away; None: as its market's are
     available: float = 1.0  # share of the time that it is there
 
     def __post_init__(self) -> None:
-        check_names("pool", self)
-        check_positive("pool", mtbf_gpu_h=self.mtbf_gpu_h)
-        check_not_negative("pool", preemptions_per_node_day=self.preemptions_per_node_day)
+        check_fields("pool", self)
         check(0 < self.available <= 1, "pool.available", self.available, "a share of the time above 0, 1 at most")
-        check(
-            isinstance(self.gpus, int) and 1 <= self.gpus <= 10_000_000,
-            "gpus",
-            self.gpus,
-            "between 1 and 10,000,000 GPUs",
-        )
-        check_not_negative("pool", usd_per_gpu_h=self.usd_per_gpu_h)
-        whole = self.gpus % self.node.gpus == 0 or self.gpus < self.node.gpus
-        lower = self.gpus // self.node.gpus * self.node.gpus
-        check(
-            whole,
-            "gpus",
-            self.gpus,
-            f"whole nodes of {self.node.gpus} ({self.node.name}), or fewer GPUs than one node",
-            f"Try {lower}x or {lower + self.node.gpus}x.",
-        )
+        some = isinstance(self.gpus, int) and 1 <= self.gpus <= 10_000_000
+        check(some, "gpus", self.gpus, "between 1 and 10,000,000 GPUs")
+        each = self.node.gpus
+        lower, want = self.gpus // each * each, f"whole nodes of {each} ({self.node.name}), or fewer GPUs than one node"
+        whole = self.gpus % each == 0 or self.gpus < each
+        check(whole, "gpus", self.gpus, want, f"Try {lower}x or {lower + each}x.")
 
     @property
     def gpus_per_node(self) -> int:
@@ -203,7 +178,7 @@ class Joint(Spec, frozen=True, kw_only=True):
     link: Link
 
     def __post_init__(self) -> None:
-        check_names("link", self)
+        check_fields("link", self)
 
 
 class Cluster(Spec, frozen=True, kw_only=True):
@@ -221,12 +196,8 @@ class Cluster(Spec, frozen=True, kw_only=True):
             for end in joint.ends:
                 check(end in known, "link", end, f"a pool or zone of this cluster: {', '.join(sorted(known))}")
             pair = frozenset(joint.ends)
-            check(
-                said.setdefault(pair, joint.link) == joint.link,
-                f"link {' - '.join(joint.ends)}",
-                None,
-                "one description of a link; two contradict each other",
-            )
+            want = "one description of a link; two contradict each other"
+            check(said.setdefault(pair, joint.link) == joint.link, f"link {' - '.join(joint.ends)}", None, want)
 
     def joined_by(self, here: int, there: int) -> Link | None:
         """What joins two pools: their own link, that of their zones, or the common one; None if nothing is said."""

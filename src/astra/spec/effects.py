@@ -2,8 +2,8 @@
 
 from typing import Final, NamedTuple
 
-from astra.spec.names import Line
-from astra.spec.record import Spec, check, check_not_negative
+from astra.spec.names import Amount, Line, check_fields
+from astra.spec.record import Spec, check
 
 
 class EffectField(NamedTuple):
@@ -28,6 +28,10 @@ EFFECTS: Final[dict[str, EffectField]] = {
     "fresh_gradient_bytes": EffectField(
         0, "per parameter, of the gradients of one backward that are added to the buffer"
     ),
+    "accumulator_bytes": EffectField(
+        0, "per parameter, of the sums of bf16 gradients beside these, where they are reduced in fp32 and held whole"
+    ),
+    "keeps_outputs": EffectField(0, "a stage's output stays until its micro-batch comes back"),
     "bucket_bytes": EffectField(0, "of the gradients reduced at a time without ZeRO; 0: all"),
     "zero_reduces_whole": EffectField(0, "ZeRO-1 gives every replica all gradients: all-reduce, not reduce-scatter"),
     "gather_host_s": EffectField(0, "host time per layer and replica to cut and copy the weights ZeRO-1 gathers"),
@@ -62,12 +66,12 @@ EFFECTS: Final[dict[str, EffectField]] = {
 class Effect(Spec, frozen=True, kw_only=True):
     """How much of an effect a runtime has, and where that number is from: counted in its code, or fitted on runs."""
 
-    amount: float = 1.0  # of one that is there or not: 1
+    amount: Amount = 1.0  # of one that is there or not: 1
     counted_in: Line = ""
     fitted_on: Line = ""
 
     def __post_init__(self) -> None:
-        check_not_negative("effect", amount=self.amount)
+        check_fields("effect", self)
         check(
             bool(self.counted_in) != bool(self.fitted_on), "effect", self.fitted_on, "one of counted_in and fitted_on"
         )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from astra.errors import InputError, nearest_names
+from astra.errors import InputError, did_you_mean
 from astra.spec.kinds import FieldKind
 from astra.spec.record import Spec
 
@@ -55,15 +55,12 @@ class Field(NamedTuple):
 class Fielded(Spec, frozen=True, kw_only=True):
     """A record whose fields are read by their kinds, whoever makes it."""
 
+    place: ClassVar[str] = ""  # before the name of a field in errors
+
     def __post_init__(self) -> None:
         for name, field in fields_of(type(self)).items():
-            value = field.read(getattr(self, name), f"{self.place()}{name}")
+            value = field.read(getattr(self, name), f"{self.place}{name}")
             msgspec.structs.force_setattr(self, name, value)
-
-    @classmethod
-    def place(cls) -> str:
-        """What stands before the name of a field in errors."""
-        return ""
 
 
 @cache
@@ -90,6 +87,5 @@ def read_fields(
 
 def unknown_field(name: str, known: Mapping[str, Field], where: str, verb: str = "") -> InputError:
     """The error for a name that no field has."""
-    near = nearest_names(name[:80], known)
-    fix = f"Did you mean {', '.join(near)}?" if near else f"It has {', '.join(known)}."
+    fix = did_you_mean(name[:80], known, f"It has {', '.join(known)}.")
     return InputError(where, None, want=f"a field of {f'astra {verb}' if verb else 'a request'}", fix=fix)

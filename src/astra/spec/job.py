@@ -14,6 +14,9 @@ from astra.spec.runtime import Runtime
 from astra.spec.strategy import Strategy, parse_strategy, usual_overlap
 from astra.spec.workload import Workload
 
+# Share of a step lost, per doubling of nodes, to waiting for the slowest. Fitted on dgxc; the same in every runtime.
+STRAGGLING: Final = 0.0035
+
 
 class Words(Spec, frozen=True, kw_only=True):
     """Fields of ``Strategy`` by their names; a search has one set of them, its plans say them."""
@@ -59,11 +62,25 @@ def fp8_attention(model: ModelSpec, device: Device, workload: Workload) -> bool:
     return device.fp8_attention and fitting and workload.precision in ("fp8", "fp8-tensorwise", "mxfp8")
 
 
-# Share of a step lost, per doubling of nodes, to waiting for the slowest. Fitted on dgxc; the same in every runtime.
-STRAGGLING: Final = 0.0035
+def sends_once_within(pool: Pool) -> dict[str, int]:
+    """Over how many GPUs dispatchers reach that send a token once to a rank or node; 0 where they do not run.
+
+    Their kernels need GPUs joined by NVLink: DeepEP's of Ampere, Hopper and Blackwell (not of racks, whose trays have
+    four), HybridEP's of Hopper and Blackwell. Between nodes they drive ConnectX cards, which are not behind EFA and
+    plain Ethernet, and DeepEP's for Ampere stay inside a node (deepseek-ai/DeepEP issues 149, 162, 234, 369, 579 and
+    its README of HybridEP; NVIDIA-NeMo/Megatron-Bridge issue 3343 and flex_dispatcher_backend.py).
+    """
+    near, *far = pool.node.links or (None,)
+    generation = pool.device.generation
+    if near is None or near.kind not in ("nvswitch", "nvlink-mesh", "rack"):
+        return {"deepep": 0, "hybridep": 0}
+    reach = pool.gpus if all(link.kind in ("infiniband", "roce") for link in far) else pool.scaleup_gpus
+    deepep = {"ampere": pool.scaleup_gpus, "hopper": reach, "blackwell": reach}.get(generation, 0)
+    hybridep = {"hopper": reach, "blackwell": reach}.get(generation, 0)
+    return {"deepep": 0 if near.kind == "rack" else deepep, "hybridep": hybridep}
 
 
-class Beside(Spec, frozen=True, kw_only=True):
+class OtherGroups(Spec, frozen=True, kw_only=True):
     """Groups of other pipelines that a job sums its gradients with, and the slowest wire between any of them."""
 
     groups: int  # with its own
@@ -82,7 +99,7 @@ class Job(Spec, frozen=True, kw_only=True):
     headroom: float = 0.08  # fraction of usable memory a recommended plan leaves free
     settled: Words | None = None  # what all of its strategies say alike; None: as is usual
     repeats: tuple[str, ...] | None = None  # modules that its strategies may recompute; None: any
-    beside: Beside | None = None  # where its pipelines are one group of several that share a batch
+    other_groups: OtherGroups | None = None  # where its pipelines are one group of several that share a batch
 
     def __post_init__(self) -> None:
         check(0 <= self.headroom < 1, "headroom", self.headroom, "a fraction of memory between 0 and 1, such as 0.08")
@@ -133,6 +150,8 @@ class Job(Spec, frozen=True, kw_only=True):
             found |= {"graphs": "partial", "overlap_ep": False}
         if found["graphs"] != "full" or not self._attends_in_fp8:
             found["attention"] = "bf16"
+        if sends_once_within(self.pool).get(str(found["dispatch"]), self.pool.gpus) < self.pool.gpus:
+            found |= {"dispatch": "alltoall", "dispatch_fp8": False}
         return found if self.workload.low else found | {"params": "bf16", "dispatch_fp8": False}
 
     @property
@@ -143,9 +162,16 @@ class Job(Spec, frozen=True, kw_only=True):
 
     @property
     def _captures_experts(self) -> bool:
-        """Whether recipes capture whole steps: experts' products that are one kernel, and no blocks that are many."""
-        model = self.model
-        return model.moe is not None and self.scales_groups and model.state_space is None and model.delta_net is None
+        """Whether recipes capture whole steps: experts' products that are one kernel, and no blocks that are many.
+
+        In nvfp4 those for Blackwell Ultra and Rubin, of experts without biases (2 of 14 such recipes of 0.6.2).
+        """
+        model, device = self.model, self.pool.device
+        if model.moe is None or model.state_space is not None or model.delta_net is not None:
+            return False
+        if self.workload.precision == "nvfp4" and (device.arch == "Blackwell" or model.moe.expert_bias):
+            return False
+        return self.scales_groups
 
     @property
     def _attends_in_fp8(self) -> bool:

@@ -79,34 +79,24 @@ def number(
     return FieldKind(read, unit)
 
 
-def share() -> FieldKind:
-    """A fraction above zero, at most all: ``0.7`` or ``70%``."""
-    kind = fraction(below=math.nextafter(1.0, 2.0))
-
-    def read(value: Any, where: str) -> float:
-        try:
-            found: float = kind.read(value, where)
-        except InputError:
-            found = 0.0
-        if found <= 0:
-            raise InputError(where, value, want="a fraction above 0, at most 1, such as 0.7 or 70%")
-        return found
-
-    return FieldKind(read, "F")
-
-
-def fraction(below: float) -> FieldKind:
-    """A fraction: ``0.08`` or ``8%``."""
+def fraction(below: float, *, share: bool = False) -> FieldKind:
+    """A fraction: ``0.08`` or ``8%``; a ``share`` is above zero, and at most all: ``0.7`` or ``70%``."""
+    want = "above 0, at most 1, such as 0.7 or 70%" if share else f"from 0 to below {below:g}, such as 0.08 or 8%"
 
     def read(value: Any, where: str) -> float:
         percent = isinstance(value, str) and value.strip().endswith("%")
         found = _number(value.strip().removesuffix("%") if isinstance(value, str) else value)
         found = math.nan if found is None else found / 100 if percent else found
-        if not 0 <= found < below:
-            raise InputError(where, value, want=f"a fraction from 0 to below {below:g}, such as 0.08 or 8%")
+        if not 0 <= found < below or (share and not found):
+            raise InputError(where, value, want=f"a fraction {want}")
         return float(found)
 
     return FieldKind(read, "F")
+
+
+def share() -> FieldKind:
+    """A fraction above zero, at most all."""
+    return fraction(math.nextafter(1.0, 2.0), share=True)
 
 
 def one_of(*words: str) -> FieldKind:

@@ -13,15 +13,13 @@ share one copy of the state say of it ``shares=7,1`` before the brackets (``spec
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
-from astra.spec.layer_lists import pack
 from astra.spec.record import Spec, check
-from astra.spec.shares import check_shares, padding, parts
-from astra.spec.strategy import MAX_DEGREE, Strategy, usual_schedule
+from astra.spec.strategy import MAX_DEGREE, Strategy, pack, usual_schedule
 from astra.spec.strategy_fields import OVERLAPS, RECOMPUTES
 
 MOST_GROUPS: Final = 16
@@ -29,6 +27,8 @@ MOST_SEGMENTS: Final = 64
 _USUAL: Final = ("grad", "param", "tp")
 POOL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._#-]{0,79}")
 _MOST_LETTERS: Final = 70  # of a name in its word; a number may follow
+WHOLE: Final = 1000  # shares are written as whole numbers, of this where the planner chooses them
+_EQUAL: Final = ("tp", "sp", "zero", "shard", "reshard", "offload", "moments", "params", "grads")
 
 
 def pool_word(name: str) -> str:
@@ -52,22 +52,19 @@ class Segment(Spec, frozen=True, kw_only=True):
         for name in ("tp", "pp", "ep"):
             _check_count(f"segment.{name}", getattr(self, name))
         check(self.recompute in RECOMPUTES, "segment.recompute", self.recompute, f"one of {', '.join(RECOMPUTES)}")
-        check(
-            len(self.layers) > 0 and len(self.layers) % self.pp == 0 and min(self.layers, default=0) >= 0,
-            "segment.layers",
-            len(self.layers),
-            f"layers of each of the {self.pp} stages (times vp)",
-        )
+        dealt = len(self.layers) > 0 and len(self.layers) % self.pp == 0 and min(self.layers, default=0) >= 0
+        check(dealt, "segment.layers", len(self.layers), f"layers of each of the {self.pp} stages (times vp)")
 
     def __str__(self) -> str:
-        expert = f" ep{self.ep}" if self.ep > 1 else ""
-        return f"{self.pool} tp{self.tp} pp{self.pp}{expert} layers={pack(self.layers)} recompute={self.recompute}"
+        return f"{self._degrees()} layers={pack(self.layers)} recompute={self.recompute}"
 
     def short(self) -> str:
         """The same without what is as usual."""
-        expert = f" ep{self.ep}" if self.ep > 1 else ""
         again = f" recompute={self.recompute}" if self.recompute != "none" else ""
-        return f"{self.pool} tp{self.tp} pp{self.pp}{expert} layers={pack(self.layers, ', ')}{again}"
+        return f"{self._degrees()} layers={pack(self.layers, ', ')}{again}"
+
+    def _degrees(self) -> str:
+        return f"{self.pool} tp{self.tp} pp{self.pp}" + (f" ep{self.ep}" if self.ep > 1 else "")
 
 
 class Group(Spec, frozen=True, kw_only=True):
@@ -90,12 +87,8 @@ class Group(Spec, frozen=True, kw_only=True):
             _check_count(f"group.{name}", getattr(self, name))
         check(0 < len(self.segments) <= MOST_SEGMENTS, "group", len(self.segments), f"1 to {MOST_SEGMENTS} segments")
         for segment in self.segments:
-            check(
-                len(segment.layers) == segment.pp * self.vp,
-                f"segment {segment.pool}.layers",
-                len(segment.layers),
-                f"pp*vp = {segment.pp * self.vp} numbers",
-            )
+            layers, stages = len(segment.layers), segment.pp * self.vp
+            check(layers == stages, f"segment {segment.pool}.layers", layers, f"pp*vp = {stages} numbers")
 
     @property
     def stages(self) -> int:
@@ -185,11 +178,9 @@ class MixedStrategy(Spec, frozen=True, kw_only=True):
         check(self.zero in (0, 1), "strategy.zero", self.zero, "0 or 1: pools do not share deeper ZeRO stages")
         unknown = [name for name in self.overlap if name not in OVERLAPS]
         check(not unknown, "strategy.overlap", unknown, f"some of {', '.join(OVERLAPS)}")
+        ordered = tuple(name for name in OVERLAPS if name in self.overlap)
         check(
-            self.overlap == tuple(name for name in OVERLAPS if name in self.overlap),
-            "strategy.overlap",
-            self.overlap,
-            f"each once, in the order {', '.join(OVERLAPS)}",
+            self.overlap == ordered, "strategy.overlap", self.overlap, f"each once, in the order {', '.join(OVERLAPS)}"
         )
 
     @property
@@ -278,3 +269,38 @@ class OnePool(Spec, frozen=True, kw_only=True):
 
 def _check_count(where: str, value: int) -> None:
     check(isinstance(value, int) and 1 <= value <= MAX_DEGREE, where, value, f"a whole number from 1 to {MAX_DEGREE:,}")
+
+
+def check_shares(groups: Sequence[Group], shares: Sequence[int]) -> None:
+    """Refuse groups that could not share one copy of the state so.
+
+    Every replica gathers each layer with all others, for each micro-batch: they must cut the model alike and come to
+    it equally often.
+    """
+    where = "strategy.shares"
+    check(len(shares) == len(groups) > 1, where, len(shares), f"a number for each of the {len(groups)} groups")
+    check(min(shares) >= 0 < max(shares), where, shares, "whole numbers from 0 on, not all of them 0")
+    for group in groups:
+        one = group.plain
+        whole = one is not None and one.zero == 3 and one.shard == 0 and one.reshard == "always"
+        want = "groups on one pool each, with zero3 over all their replicas, reshard=always and no offload"
+        check(whole and one is not None and one.offload == "none", where, str(group), want)
+        inner = group.stages * group.cp * group.vp * max(segment.ep for segment in group.segments)
+        check(inner == 1, where, str(group), "groups without pipelines, context or expert parallelism")
+    plain = [group.plain for group in groups]
+    found = {tuple(getattr(one, name) for name in _EQUAL) for one in plain}
+    check(len(found) == 1, where, [str(one) for one in plain], f"one {', '.join(_EQUAL)} for all groups")
+    counts = {group.microbatches for group in groups}
+    check(
+        len(counts) == 1, where, sorted(counts), "one number of micro-batches: every one gathers the weights from all"
+    )
+
+
+def parts(shares: Sequence[int], replicas: Sequence[int]) -> list[float]:
+    """What one replica of each group holds of the state."""
+    return [share / sum(shares) / count for share, count in zip(shares, replicas, strict=True)]
+
+
+def padding(shares: Sequence[int], replicas: Sequence[int]) -> float:
+    """How much more collectives move than with even parts: every part is padded to the largest."""
+    return sum(replicas) * max(parts(shares, replicas))

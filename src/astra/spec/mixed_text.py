@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.spec.layer_lists import unpack
 from astra.spec.mixed import POOL_NAME, Group, MixedStrategy, Segment, plain_group
 from astra.spec.record import check
-from astra.spec.strategy import Strategy, parse_strategy, words_of
+from astra.spec.strategy import Strategy, parse_strategy, unpack, words_of
 
 _EXAMPLE: Final = "[dp8 mbs1 m16: H100 tp4 pp4 layers=12*4 + A100 tp8 pp4 layers=8*4]"
 _SWITCHES: Final = {"nosp": ("sp", False), "flash=off": ("flash", False)}
@@ -19,6 +18,7 @@ _LOCAL: Final = re.compile(r"local=([0-9]{1,9})")
 _GROUP: Final = re.compile(r"\[([^\[\]]*)\]")
 _DEGREE: Final = re.compile(r"([a-z]+)([0-9]{1,9})")
 _ONE_POOL: Final = re.compile(rf"\s*({POOL_NAME.pattern})\s*:\s+([^\[\]]*)")
+Usual = Callable[[str, Strategy], Mapping[str, Any]]  # a pool and a strategy on it -> the words that it leaves out
 
 
 def on_one_pool(text: str) -> tuple[str, str] | None:
@@ -47,9 +47,6 @@ def on_one_line(text: str, usual: Collection[str] = ()) -> str:
 def is_mixed(text: str) -> bool:
     """Whether a strategy's text names its pools."""
     return "[" in text or on_one_pool(text) is not None
-
-
-Usual = Callable[[str, Strategy], Mapping[str, Any]]  # a pool and a strategy on it -> the words that it leaves out
 
 
 def parse_mixed(text: str, usual: Usual | None = None) -> MixedStrategy:

@@ -1,12 +1,12 @@
 """What a GPU-hour costs and how often runs are interrupted: the money options of a request."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from astra.errors import InputError
 from astra.spec import kinds
 from astra.spec.fields import Field, Fielded, fields_of, read_fields
-from astra.spec.names import Name, check_names
+from astra.spec.names import Name, check_fields
 from astra.spec.record import check
 from astra.units import MONTH_S
 
@@ -14,6 +14,9 @@ Market = Literal["on-demand", "reserved", "spot"]
 MARKETS: Final[tuple[Market, ...]] = ("on-demand", "reserved", "spot")
 ANY_MARKET: Final = "any"
 GOODPUT: Final = ("expected", "ideal", "off")
+_AMOUNT: Final = kinds.number(0, 1e9, unit="USD")
+_PRICE: Final = kinds.number(0, 1000, above=True, unit="USD")
+_SPEED: Final = kinds.number(0, 1e15, above=True)
 
 
 def _goodput() -> kinds.FieldKind:
@@ -24,16 +27,10 @@ def _goodput() -> kinds.FieldKind:
     )
 
 
-_AMOUNT: Final = kinds.number(0, 1e9, unit="USD")
-_PRICE: Final = kinds.number(0, 1000, above=True, unit="USD")
-_SPEED: Final = kinds.number(0, 1e15, above=True)
-
-
-MONEY_DEFAULTS: Final = {"use": 1.0, "staff_usd_per_gpu_year": 0.0, "capital_rate": 0.0}
-
-
 class Money(Fielded, frozen=True, kw_only=True):
     """What a GPU-hour costs and how often runs are interrupted. What is left out is taken from the catalog."""
+
+    place: ClassVar[str] = "money."
 
     market: Annotated[
         Literal["on-demand", "reserved", "spot", "any"],
@@ -130,29 +127,20 @@ class Money(Fielded, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_names("money", self)
+        check_fields("money", self)
         check(
             self.usd_per_gpu_h is None or not self.owned, "money.usd_per_gpu_h", self.usd_per_gpu_h,
             "a price per hour, or what owned hardware costs, not both",
         )  # fmt: skip
-        alone = "{} with it: alone it changes no price"
-        bought = self.usd_per_gpu is not None
-        for name in ("use", "staff_usd_per_gpu_year", "capital_rate"):
-            usual = MONEY_DEFAULTS[name]
-            check(bought or getattr(self, name) == usual, f"money.{name}", getattr(self, name),
-                  alone.format("--usd-per-gpu"))  # fmt: skip
-        check(bought or self.lifetime_years == 4, "money.lifetime_years", self.lifetime_years,
-              alone.format("--usd-per-gpu"))  # fmt: skip
+        for name in ("use", "staff_usd_per_gpu_year", "capital_rate", "lifetime_years"):
+            value = getattr(self, name)
+            usual = self.usd_per_gpu is not None or value == MONEY_FIELDS[name].default
+            check(usual, f"money.{name}", value, "--usd-per-gpu with it: alone it changes no price")
 
     @property
     def markets(self) -> tuple[Market, ...]:
         """The markets whose prices apply, the most usual first."""
         return MARKETS if self.market == ANY_MARKET else (self.market,)
-
-    @classmethod
-    def place(cls) -> str:
-        """Errors say that a field is of the money options."""
-        return "money."
 
     @property
     def owned(self) -> bool:

@@ -6,13 +6,14 @@ can be seen: no line breaks, no escape sequences, nothing that reorders or hides
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import Annotated, Any, Final, NamedTuple, get_args
 
 import msgspec
 
-from astra.errors import InputError, shortened, visible
+from astra.errors import InputError, did_you_mean, shortened, visible
+from astra.spec.record import finite
 
 MOST_IN_NAME: Final = 80
 MOST_IN_LINE: Final = 1000
@@ -21,6 +22,11 @@ MOST_IN_LINE: Final = 1000
 Name = Annotated[str, msgspec.Meta(extra={"most": MOST_IN_NAME})]
 # A source, a remark: one line of text.
 Line = Annotated[str, msgspec.Meta(extra={"most": MOST_IN_LINE})]
+# Numbers above zero, whole or not; and from zero on.
+Size = Annotated[int, msgspec.Meta(extra={"zero": False})]
+Positive = Annotated[float, msgspec.Meta(extra={"zero": False})]
+Count = Annotated[int, msgspec.Meta(extra={"zero": True})]
+Amount = Annotated[float, msgspec.Meta(extra={"zero": True})]
 
 
 def check_name(where: str, value: object, *, empty: bool = False) -> str:
@@ -43,39 +49,56 @@ def as_line(text: str) -> str:
     return shortened(visible(text).strip(), MOST_IN_LINE)
 
 
-def check_names(where: str, record: msgspec.Struct) -> None:
-    """Every field of a record that is a `Name` or a `Line`, also inside tuples and as keys, is one."""
+def check_fields(where: str, record: msgspec.Struct, named: str = "") -> None:
+    """Every field of a record holds what its type allows: names, lines and numbers, also inside tuples and as keys.
+
+    ``named`` is how a record is called in errors once its name is known to be one.
+    """
     for rule in _rules(type(record)):
-        for value in _texts(getattr(record, rule.field)):
-            _checked(f"{where}.{rule.field}", value, rule.most, empty=rule.empty)
+        for value in _values(getattr(record, rule.field)):
+            if rule.most is not None:
+                _checked(f"{where}.{rule.field}", value, rule.most, empty=rule.zero)
+            elif not (finite(value) and (value > 0 or (rule.zero and value == 0))):
+                want = f"a finite number {'at or ' if rule.zero else ''}above zero"
+                raise InputError(f"{named or where}.{rule.field}", value, want=want)
+
+
+def check_keys(given: Iterable[str], known: Collection[str], where: str, want: str) -> None:
+    """Refuse keys of a table that are not known, with the nearest that is."""
+    for key in given:
+        if key not in known:
+            fix = did_you_mean(key[:80], known, f"It has {', '.join(known)}.")
+            raise InputError(f"{where}: {as_name(key)}", None, want=want, fix=fix)
 
 
 class _Rule(NamedTuple):
     field: str
-    most: int
-    empty: bool
+    most: int | None  # letters; None: it is a number
+    zero: bool  # which may be zero; of letters, that there may be none
 
 
 @cache
 def _rules(kind: type[msgspec.Struct]) -> tuple[_Rule, ...]:
-    fields = ((field, _most(field.type)) for field in msgspec.structs.fields(kind))
-    return tuple(
-        _Rule(field.name, most, empty=most > MOST_IN_NAME or not field.required)
-        for field, most in fields
-        if most is not None
-    )
+    found = []
+    for field in msgspec.structs.fields(kind):
+        extra = _extra(field.type)
+        if extra is not None:
+            most = extra.get("most")
+            empty = most is not None and (most > MOST_IN_NAME or not field.required)
+            found.append(_Rule(field.name, most, extra.get("zero", empty)))
+    return tuple(found)
 
 
-def _most(kind: Any) -> int | None:
-    """The letters a field's type allows, wherever in it the text stands; None if there is none."""
+def _extra(kind: Any) -> dict[str, Any] | None:
+    """What a field's type says of its values, wherever in it; None if nothing."""
     for note in getattr(kind, "__metadata__", ()):
-        if isinstance(note, msgspec.Meta) and note.extra and "most" in note.extra:
-            return int(note.extra["most"])
-    return next((most for inner in get_args(kind) if (most := _most(inner)) is not None), None)
+        if isinstance(note, msgspec.Meta) and note.extra:
+            return note.extra
+    return next((extra for inner in get_args(kind) if (extra := _extra(inner)) is not None), None)
 
 
-def _texts(value: object) -> Iterator[object]:
-    """The texts of a field: itself, its items or its keys."""
+def _values(value: Any) -> Iterator[Any]:
+    """The values of a field: itself, its items or its keys."""
     if isinstance(value, tuple | list | dict):
         yield from value
     elif value is not None:

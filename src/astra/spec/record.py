@@ -43,7 +43,8 @@ def _wanted(reason: str) -> str:
     return plain[:1].lower() + plain[1:]
 
 
-def _finite(value: float) -> bool:
+def finite(value: float) -> bool:
+    """Whether a number is one that can be counted with."""
     try:
         return math.isfinite(value)
     except (OverflowError, TypeError):  # an integer beyond any float, or no number
@@ -54,17 +55,3 @@ def check(condition: bool, where: str, got: object, want: str, fix: str = "") ->
     """Raise InputError unless ``condition`` holds."""
     if not condition:
         raise InputError(where, got, want=want, fix=fix)
-
-
-def check_positive(where: str, **values: float | None) -> None:
-    """Every value is a finite number above zero (None passes)."""
-    for name, value in values.items():
-        if value is not None and not (_finite(value) and value > 0):
-            raise InputError(f"{where}.{name}", value, want="a finite number above zero")
-
-
-def check_not_negative(where: str, **values: float | None) -> None:
-    """Every value is a finite number at or above zero (None passes)."""
-    for name, value in values.items():
-        if value is not None and not (_finite(value) and value >= 0):
-            raise InputError(f"{where}.{name}", value, want="a finite number at or above zero")

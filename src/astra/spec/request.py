@@ -15,6 +15,18 @@ from astra.spec.workload import LORA_TARGETS, OPTIMIZERS, PRECISIONS, TASKS, Pre
 from astra.units import parse_count
 
 _SUFFIXES: Final = ("k", "m")
+COUNTS: Final = ("at-most", "exact")
+MIXES: Final = ("some", "all", "none")
+RANKS: Final = ("upper", "expected")
+_MODEL: Final = "a catalog name (astra catalog models), a Hugging Face config.json or its folder, or a TOML file"
+_GPUS: Final = {
+    "plan": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
+    "estimate": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
+    "rent": "GPU types, such as H100,H200:64 (64 at most), or any (default any)",
+}
+_POOLS: Final = kinds.texts(
+    "GPUs such as 512xH100, a text for each pool, or GPU types to rent such as H100,H200", "GPUS", split="+,"
+)
 
 
 def length(least: int, most: int) -> kinds.FieldKind:
@@ -62,20 +74,6 @@ def inner_steps(most: int) -> kinds.FieldKind:
             raise InputError(where, value, want=f"{error.want}, or auto") from None
 
     return plain._replace(read=read, metavar="N|auto")
-
-
-COUNTS: Final = ("at-most", "exact")
-MIXES: Final = ("some", "all", "none")
-RANKS: Final = ("upper", "expected")
-_MODEL: Final = "a catalog name (astra catalog models), a Hugging Face config.json or its folder, or a TOML file"
-_GPUS: Final = {
-    "plan": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
-    "estimate": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
-    "rent": "GPU types, such as H100,H200:64 (64 at most), or any (default any)",
-}
-_POOLS: Final = kinds.texts(
-    "GPUs such as 512xH100, a text for each pool, or GPU types to rent such as H100,H200", "GPUS", split="+,"
-)
 
 
 class PlanRequest(Fielded, frozen=True, kw_only=True):

@@ -4,27 +4,18 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from astra.errors import nearest_names
+from astra.errors import InputError, did_you_mean
 from astra.spec.blocks import MEANINGS
 from astra.spec.effects import EFFECTS, Effect
-from astra.spec.names import Line, Name, check_names
-from astra.spec.record import Spec, check, check_not_negative
+from astra.spec.names import Amount, Line, Name, check_fields
+from astra.spec.record import Spec, check
 from astra.spec.strategy_fields import (
     ACTIVATIONS,
-    ATTENTIONS,
-    DISPATCHES,
-    GRADS,
-    GRAPHS,
-    METHODS,
+    CHOICES,
     MODULES,
-    MOMENTS,
-    OFFLOADS,
     OVERLAPS,
-    PARAMS,
-    RECOMPUTES,
-    RESHARDS,
+    RUNTIME_CHOICES,
     RUNTIME_WORDS,
-    SCHEDULES,
     STRATEGY_FIELDS,
 )
 from astra.spec.workload import OPTIMIZERS, PRECISIONS, TASKS
@@ -38,18 +29,16 @@ AXES: Final = ("tp", "sp", "pp", "vp", "cp", "ep", "etp", "dp")
 class Kernel(Spec, frozen=True, kw_only=True):
     """A memory-bound operator as a runtime runs it, per element of the tensor it is named after."""
 
-    forward_bytes: float  # read and written, as of 2-byte tensors
-    backward_bytes: float
-    forward_fixed: float = 0.0  # the same of kernels that take as long for elements of any width
-    backward_fixed: float = 0.0
-    forward_kernels: float = 1
-    backward_kernels: float = 1
+    forward_bytes: Amount  # read and written, as of 2-byte tensors
+    backward_bytes: Amount
+    forward_fixed: Amount = 0.0  # the same of kernels that take as long for elements of any width
+    backward_fixed: Amount = 0.0
+    forward_kernels: Amount = 1
+    backward_kernels: Amount = 1
     fitted_on: Line = ""  # the runs its bytes were fitted on; empty: they were counted
 
     def __post_init__(self) -> None:
-        check_not_negative("kernel", forward_bytes=self.forward_bytes, backward_bytes=self.backward_bytes)
-        check_not_negative("kernel", forward_fixed=self.forward_fixed, backward_fixed=self.backward_fixed)
-        check_not_negative("kernel", forward_kernels=self.forward_kernels, backward_kernels=self.backward_kernels)
+        check_fields("kernel", self)
 
     def forward_at(self, widening: float) -> float:
         """Bytes of an element, forward, of tensors so many times as wide as 2 bytes."""
@@ -96,16 +85,14 @@ class Can(Spec, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         words: dict[str, tuple[str, ...]] = {
-            "blocks": tuple(MEANINGS), "degrees": AXES, "schedules": SCHEDULES, "recompute": RECOMPUTES,
-            "methods": METHODS, "modules": MODULES, "offload": (*OFFLOADS, ACTIVATIONS), "overlap": OVERLAPS,
-            "always": self.overlap, "dispatch": DISPATCHES, "graphs": GRAPHS, "moments": MOMENTS, "params": PARAMS,
-            "grads": GRADS, "attention": ATTENTIONS, "reshard": RESHARDS,
+            **{name: CHOICES[name] for name in ("recompute", *RUNTIME_CHOICES)}, "schedules": CHOICES["schedule"],
+            "methods": CHOICES["method"], "offload": (*CHOICES["offload"], ACTIVATIONS), "modules": MODULES,
+            "blocks": tuple(MEANINGS), "degrees": AXES, "overlap": OVERLAPS, "always": self.overlap,
             "precision": PRECISIONS, "optimizers": OPTIMIZERS, "tasks": TASKS,
         }  # fmt: skip
         for field, known in words.items():
             for word in (word for word in getattr(self, field) if word not in known):
-                near = ", ".join(nearest_names(word, known))
-                check(False, f"can.{field}", word, "a known word", f"Did you mean {near}?" if near else "")
+                raise InputError(f"can.{field}", word, want="a known word", fix=did_you_mean(word, known))
         for field in ("zero", "zero_pipelined", "prefetch"):
             check(set(getattr(self, field)) <= {0, 1, 2, 3}, f"can.{field}", getattr(self, field), "stages from 0 to 3")
 
@@ -154,13 +141,13 @@ class Usual(Spec, frozen=True, kw_only=True):
 class Host(Spec, frozen=True, kw_only=True):
     """What the host costs."""
 
-    launch_s: float  # to issue one operator of a forward pass
-    backward_s: float  # and of a backward pass, where no Python runs
-    step_s: float  # per step that no kernel hides: data, logging, clipping
+    launch_s: Amount  # to issue one operator of a forward pass
+    backward_s: Amount  # and of a backward pass, where no Python runs
+    step_s: Amount  # per step that no kernel hides: data, logging, clipping
     fitted_on: Line = ""  # empty: taken from a like runtime
 
     def __post_init__(self) -> None:
-        check_not_negative("host", launch_s=self.launch_s, backward_s=self.backward_s, step_s=self.step_s)
+        check_fields("host", self)
 
 
 class Memory(Spec, frozen=True, kw_only=True):
@@ -199,12 +186,11 @@ class Runtime(Spec, frozen=True, kw_only=True):
     date: Name
 
     def __post_init__(self) -> None:
-        check_names("runtime", self)
+        check_fields("runtime", self)
         check(self.vocab_multiple >= 1, "vocab_multiple", self.vocab_multiple, "a whole number from 1")
         for name in (name for name in self.effects if name not in EFFECTS):
-            near = ", ".join(nearest_names(name, EFFECTS))
-            known = f"Known effects: {', '.join(EFFECTS)}."
-            check(False, "effects", name, "a known effect", f"Did you mean {near}?" if near else known)
+            fix = did_you_mean(name, EFFECTS, f"Known effects: {', '.join(EFFECTS)}.")
+            raise InputError("effects", name, want="a known effect", fix=fix)
 
     def amount(self, effect: str) -> float:
         """How much of an effect it has; without it, the amount that does nothing."""

@@ -17,8 +17,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from astra.errors import InputError, nearest_names
-from astra.spec.layer_lists import MAX_STAGES, pack, unpack
+from astra.errors import InputError, did_you_mean
 from astra.spec.record import Spec, check
 from astra.spec.strategy_fields import (
     ACTIVATIONS,
@@ -42,6 +41,8 @@ _NEXT_WORD: Final = re.compile(rf",(?=(?:{'|'.join(_COUNTED)})=?\d)", re.IGNOREC
 # The largest numbers the text form reads back; far beyond any job.
 MAX_DEGREE: Final = 999_999_999
 MAX_LAYERS: Final = 999_999
+MAX_STAGES: Final = 100_000
+_PIECE: Final = 12  # characters of a list of layers after which a table may break the line
 
 
 class Strategy(Spec, frozen=True, kw_only=True):
@@ -100,12 +101,8 @@ class Strategy(Spec, frozen=True, kw_only=True):
         for count in self.layers:
             _check_count("layers", count, MAX_LAYERS, least=0)
         check(len(self.layers) <= MAX_STAGES, "strategy.layers", len(self.layers), f"at most {MAX_STAGES:,} stages")
-        check(
-            not self.layers or len(self.layers) == self.pp * self.vp,
-            "strategy.layers",
-            len(self.layers),
-            f"one number per virtual stage, pp*vp = {self.pp * self.vp}",
-        )
+        given, stages = len(self.layers), self.pp * self.vp
+        check(given in (0, stages), "strategy.layers", given, f"one number per virtual stage, pp*vp = {stages}")
 
     @property
     def gpus(self) -> int:
@@ -240,12 +237,8 @@ def parse_strategy(
     if "dp" not in given and gpus is not None:
         inner = math.prod(given.get(name, 1) for name in GPU_DEGREES)
         if inner == 0 or gpus < inner or gpus % inner:
-            raise InputError(
-                "strategy",
-                text,
-                want=f"tp*cp*pp = {inner:,} to divide the {gpus:,} GPUs",
-                fix="Give dp, or change tp, cp or pp.",
-            )
+            want = f"tp*cp*pp = {inner:,} to divide the {gpus:,} GPUs"
+            raise InputError("strategy", text, want=want, fix="Give dp, or change tp, cp or pp.")
         given["dp"] = gpus // inner
     strategy = Strategy(**given)
     for _ in range(2):  # some words are usual with others, which the text may leave out too
@@ -266,12 +259,12 @@ def _parse_word(word: str, text: str) -> dict[str, Any]:
     if not equals or key not in (*_KEYS, "sp"):
         meant = field_meant(key)
         known = (*_COUNTED, "sp", *_KEYS)
-        hint = ["".join(meant)] if meant and meant[0] in known else nearest_names(key.rstrip("0123456789"), known)
+        said = f"Did you mean {''.join(meant)}?" if meant and meant[0] in known else ""
         raise InputError(
             "strategy" if len(text) > 200 or not text.isprintable() else f'strategy "{text}"',
             word,
             want="words like tp8 pp4 vp2 cp1 ep1 dp16 mbs1 sp zero1 recompute=selective",
-            fix=f"Did you mean {', '.join(hint)}?" if hint else "",
+            fix=said or did_you_mean(key.rstrip("0123456789"), known),
         )
     if key == "recompute" and ":" in value:
         return _parse_recompute(value, word)
@@ -292,9 +285,8 @@ def _parse_recompute(value: str, word: str) -> dict[str, Any]:
         modules = tuple(rest.split(","))
         for name in modules:
             if name not in MODULES:
-                near = nearest_names(name, MODULES)
-                fix = f"Did you mean {', '.join(near)}?" if near else ""
-                raise InputError("strategy", word, want=f"modules among {','.join(MODULES)}", fix=fix)
+                want = f"modules among {','.join(MODULES)}"
+                raise InputError("strategy", word, want=want, fix=did_you_mean(name, MODULES))
         return {"recompute": kind, "modules": modules}
     parts = value.split(":")
     if len(parts) > 3:
@@ -344,3 +336,30 @@ def _parse_value(key: str, value: str, word: str) -> Any:
 def replace(strategy: Strategy, **changes: Any) -> Strategy:
     """A copy with some fields changed."""
     return msgspec.structs.replace(strategy, **changes)
+
+
+def pack(layers: tuple[int, ...], joint: str = ",") -> str:
+    """Layers as text: ``(19, 20, 20, 21)`` as ``19,20*2,21``; ``joint`` is put between pieces that fill a column."""
+    runs: list[list[int]] = []
+    for count in layers:
+        if runs and runs[-1][0] == count:
+            runs[-1][1] += 1
+        else:
+            runs.append([count, 1])
+    pieces = [""]
+    for count, times in runs:
+        if len(pieces[-1]) > _PIECE:
+            pieces.append("")
+        pieces[-1] += ("," if pieces[-1] else "") + (f"{count}*{times}" if times > 1 else str(count))
+    return joint.join(pieces)
+
+
+def unpack(text: str) -> tuple[int, ...] | None:
+    """Layers from text; None if it is not such a text."""
+    out: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,6})(?:\*([1-9][0-9]{0,5}))?", part)
+        if match is None or len(out) + int(match.group(2) or 1) > MAX_STAGES:
+            return None
+        out += [int(match.group(1))] * int(match.group(2) or 1)
+    return tuple(out)

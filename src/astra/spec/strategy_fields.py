@@ -15,13 +15,9 @@ MODULES: Final = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_pro
 METHODS: Final = ("uniform", "block")
 OFFLOADS: Final = ("none", "optimizer")
 ACTIVATIONS: Final = "activations"  # the word of what else may wait in host memory: offload=activations:4
-DISPATCHES: Final = ("alltoall", "deepep", "hybridep")
 GRAPHS: Final = ("none", "partial", "full")
 MOMENTS: Final = ("fp32", "bf16")
-PARAMS: Final = ("bf16", "fp8")
-GRADS: Final = ("fp32", "bf16")
 RESHARDS: Final = ("always", "never")
-ATTENTIONS: Final = ("bf16", "fp8")
 
 Value = bool | int | str
 
@@ -83,12 +79,13 @@ STRATEGY_FIELDS: Final = (
     _choice("method", "choice of recompute method", "how full recompute picks layers", METHODS),
     _choice("offload", "optimizer offload", "what is kept in host memory", OFFLOADS, off="none"),
     _choice("schedule", "choice of schedule", "pipeline schedule", SCHEDULES),
-    _choice("dispatch", "dispatcher of this kind", "what takes tokens to their experts", DISPATCHES, off="alltoall"),
+    _choice("dispatch", "dispatcher of this kind", "what takes tokens to their experts",
+            ("alltoall", "deepep", "hybridep"), off="alltoall"),
     _choice("graphs", "CUDA graphs of this kind", "kernels launched as CUDA graphs", GRAPHS, off="none"),
     _choice("moments", "optimizer moments in bf16", "width of the optimizer's moments", MOMENTS),
-    _choice("params", "weights in fp8", "weights as they are stored and gathered", PARAMS),
-    _choice("grads", "gradients of this width", "gradients as they are added up and reduced", GRADS),
-    _choice("attention", "attention in fp8", "width of what attention multiplies", ATTENTIONS),
+    _choice("params", "weights in fp8", "weights as they are stored and gathered", ("bf16", "fp8")),
+    _choice("grads", "gradients of this width", "gradients as they are added up and reduced", ("fp32", "bf16")),
+    _choice("attention", "attention in fp8", "width of what attention multiplies", ("bf16", "fp8")),
     _choice("reshard", "choice of what stays gathered", "whether ZeRO-3 gathers weights again in backward", RESHARDS),
 )  # fmt: skip
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
-from astra.spec.record import Spec, check, check_positive
+from astra.spec.names import Positive, Size, check_fields
+from astra.spec.record import Spec, check
 
-PRECISIONS: Final = (
-    "bf16", "fp16", "fp8", "tf32", "fp8-tensorwise", "fp8-blockwise", "fp8-rowwise", "mxfp8", "nvfp4",
-)  # fmt: skip
+Precision = Literal[
+    "bf16", "fp16", "fp8", "tf32", "fp8-tensorwise", "fp8-blockwise", "fp8-rowwise", "mxfp8", "nvfp4"
+]  # fmt: skip
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 # Whose peak the products of a precision run at.
 PEAKS: Final = {
     "fp8-tensorwise": "fp8", "fp8-blockwise": "fp8", "fp8-rowwise": "fp8", "mxfp8": "fp8", "nvfp4": "fp4",
@@ -18,31 +20,26 @@ OPTIMIZERS: Final = ("adam", "sgd")
 TASKS: Final = ("pretrain", "finetune", "lora")
 NEAR_BATCH: Final = 0.01  # how far a batch in tokens may be moved to a number of samples that deals well
 
-Precision = Literal[
-    "bf16", "fp16", "fp8", "tf32", "fp8-tensorwise", "fp8-blockwise", "fp8-rowwise", "mxfp8", "nvfp4"
-]  # fmt: skip
-
 
 class Workload(Spec, frozen=True, kw_only=True):
     """One training job's work."""
 
-    global_batch: int  # samples per optimizer step
-    seq: int  # tokens per sample
-    tokens: float | None = None  # tokens to train in all
+    global_batch: Size  # samples per optimizer step
+    seq: Size  # tokens per sample
+    tokens: Positive | None = None  # tokens to train in all
     precision: Precision = "bf16"  # tf32: fp32 tensors, products in TF32; fp8: as is usual on the GPU
     optimizer: Literal["adam", "sgd"] = "adam"
     task: Literal["pretrain", "finetune", "lora"] = "pretrain"
-    lora_rank: int = 16
+    lora_rank: Size = 16
     lora_targets: Literal["all", "attention", "qkv"] = "all"  # matrices with low-rank adapters
     imbalance: float = 1.0  # work of the fullest expert rank over the mean's
     mtp: int = 0  # multi-token-prediction layers that are trained
 
     def __post_init__(self) -> None:
+        check_fields("workload", self)
         known = {"precision": PRECISIONS, "optimizer": OPTIMIZERS, "task": TASKS, "lora_targets": LORA_TARGETS}
         for name, choices in known.items():
             check(getattr(self, name) in choices, name, getattr(self, name), f"one of {', '.join(choices)}")
-        check_positive("workload", global_batch=self.global_batch, seq=self.seq, tokens=self.tokens)
-        check_positive("workload", lora_rank=self.lora_rank)
         check(0 <= self.mtp <= 64, "mtp", self.mtp, "a number of layers from 0 to 64")
         check(1 <= self.imbalance <= 1000, "imbalance", self.imbalance, "1 (balanced experts) or more, such as 1.3")
         check(self.global_batch <= 10_000_000, "batch", self.global_batch, "at most 10,000,000 samples per step")

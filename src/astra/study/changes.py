@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -13,14 +14,17 @@ from astra.answer import Estimate, PlanSet
 from astra.catalog import hardware
 from astra.errors import AstraError
 from astra.search.world import World
-from astra.spec.cluster import Cluster, Device
+from astra.spec.cluster import Device
+from astra.spec.job import fp8_attention, sends_once_within
 from astra.spec.request import PlanRequest
-from astra.study.hardware import has_links, on, with_device, with_gpus, with_links, with_memory
+from astra.study.hardware import Where, has_links, on, with_device, with_gpus, with_links, with_memory
 from astra.study.records import Changed
 
 MORE_MEMORY: Final = 1.1
 FASTER: Final = 2.0
-_WORDS: Final = ("dispatch", "graphs")  # of a strategy, that a search takes from the runtime's recipes
+_WORDS: Final = ("dispatch", "graphs")  # of a strategy, that are a matter of speed and room alone
+# Of a strategy, that change the numbers a model is trained with, so that no plan has them unless recipes do.
+_WIDTHS: Final = ("grads", "moments", "attention")
 _LIMITS: Final = ("fix", "forbid", "maximum", "minimum", "rules")
 
 
@@ -41,35 +45,35 @@ def changes(world: World) -> Iterator[Change]:
         yield Change("restrictions", "without the restrictions of the request", free)
     yield Change("memory", "10% more memory per GPU", on(request, with_memory(cluster, MORE_MEMORY)))
     yield Change("batch", "twice the batch", replace(request, batch=2 * world.workload.global_batch))
-    if has_links(cluster, "cluster"):
-        yield Change(
-            "cluster-links", "links between servers twice as fast", on(request, with_links(cluster, FASTER, "cluster"))
-        )
-    if has_links(cluster, "node"):
-        yield Change(
-            "node-links", "links inside servers twice as fast", on(request, with_links(cluster, FASTER, "node"))
-        )
+    links: tuple[tuple[Where, str], ...] = (("cluster", "between"), ("node", "inside"))
+    for where, which in links:
+        if has_links(cluster, where):
+            faster = on(request, with_links(cluster, FASTER, where))
+            yield Change(f"{where}-links", f"links {which} servers twice as fast", faster)
     if not world.several:
         for name in better_gpus(job.pool.device):
-            other = other_gpus(cluster, name)
-            if other is not None:
-                yield Change("gpu", f"{job.pool.gpus} {name} instead", on(request, other))
+            with suppress(AstraError):  # they may come in servers of another size
+                yield Change("gpu", f"{job.pool.gpus} {name} instead", on(request, with_device(cluster, name)))
     device = job.pool.device
     if request.precision == "bf16" and device.computes("fp8") and "fp8" in world.runtime.can.precision:
         yield Change("precision", "matrix products in fp8", replace(request, precision="fp8"))
-    usual = job.recipe()
-    for name in _WORDS if not limits and not world.several else ():
-        others = [word for word in getattr(world.runtime.can, name) if word != usual[name]]
-        for word in others if name != "dispatch" or world.model.moe is not None else ():
-            yield Change(name, f"{name}={word}", replace(request, fix=(f"{name}={word}",)))
+    if not limits and not world.several:
+        yield from _of_words(world, request)
 
 
-def other_gpus(cluster: Cluster, name: str) -> Cluster | None:
-    """As many GPUs of another type; None if they come in servers of another size."""
-    try:
-        return with_device(cluster, name)
-    except AstraError:
-        return None
+def _of_words(world: World, request: PlanRequest) -> Iterator[Change]:
+    """Other words of a strategy than recipes have."""
+    job, can = world.job, world.runtime.can
+    usual, within = job.recipe(), sends_once_within(job.pool)
+    fitting = {
+        "dispatch": [word for word in can.dispatch if within.get(word, 2) > 1] if world.model.moe else [],
+        "graphs": can.graphs, "grads": can.grads, "moments": can.moments if job.workload.optimizer == "adam" else (),
+        "attention": can.attention if fp8_attention(world.model, job.pool.device, job.workload) else (),
+    }  # fmt: skip
+    for name in (*_WORDS, *_WIDTHS):
+        for word in (word for word in fitting[name] if word != usual[name]):
+            more = " (other numbers: yours to judge)" if name in _WIDTHS else ""
+            yield Change(name, f"{name}={word}{more}", replace(request, fix=(f"{name}={word}",)))
 
 
 def better_gpus(device: Device) -> list[str]:

@@ -37,14 +37,7 @@ def _notes(first: Side, second: Side) -> list[str]:
     one, two = first.estimate, second.estimate
     notes = []
     if first.tokens_per_step != second.tokens_per_step:
-        notes.append(
-            f"A step has {first.tokens_per_step:,.0f} tokens in the first and {second.tokens_per_step:,.0f} in the "
-            "second: compare tokens per second."
-        )
-    if one.model != two.model:
-        notes.append(f"The models differ: {one.model} and {two.model}.")
-    if one.gpus != two.gpus:
-        notes.append(f"The GPUs differ: {one.gpus} and {two.gpus}.")
-    if one.runtime != two.runtime:
-        notes.append(f"The runtimes differ: {one.runtime} and {two.runtime}.")
-    return notes
+        tokens = f"{first.tokens_per_step:,.0f} tokens in the first and {second.tokens_per_step:,.0f} in the second"
+        notes.append(f"A step has {tokens}: compare tokens per second.")
+    named = (("models", one.model, two.model), ("GPUs", one.gpus, two.gpus), ("runtimes", one.runtime, two.runtime))
+    return [*notes, *(f"The {what} differ: {a} and {b}." for what, a, b in named if a != b)]

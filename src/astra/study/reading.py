@@ -30,12 +30,8 @@ def _mixed(record: Mapping[str, Any]) -> MixedPlanSet:
     """Plans over several pools hold more than the fields that all plans have."""
     found = msgspec.convert(record, MixedPlanSet)
     launchable = record.get("launchable")
-    return replace(
-        found,
-        plans=[_plan(plan) for plan in record["plans"]],
-        conceivable=_plan(record["conceivable"]),
-        launchable=None if launchable is None else _plan(launchable),
-    )
+    plans, best = [_plan(plan) for plan in record["plans"]], _plan(record["conceivable"])
+    return replace(found, plans=plans, conceivable=best, launchable=launchable and _plan(launchable))
 
 
 def _plan(record: Mapping[str, Any]) -> Plan:

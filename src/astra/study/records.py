@@ -14,7 +14,7 @@ SWEEP_SCHEMA: Final = "astra.sweep/1"
 class Changed(Result, frozen=True, kw_only=True):
     """The best plan after one change of what was asked."""
 
-    key: str  # memory, node-links, cluster-links, batch, gpu, precision, dispatch, graphs, restrictions
+    key: str  # memory, batch, cluster-links, node-links, gpu, precision, restrictions, or a word of the strategy
     change: str  # in words
     strategy: str | None  # None: nothing fits, or it cannot be run
     step_s: float | None
@@ -45,7 +45,7 @@ class Side(Result, frozen=True, kw_only=True):
 class Comparison(Result, frozen=True, kw_only=True):
     """Two strategies side by side."""
 
-    drawn_by: ClassVar[str] = "report.study_text.render_comparison"
+    drawn_by: ClassVar[str] = "report.study_text.comparison_parts"
     schema: str = COMPARISON_SCHEMA
     first: Side
     second: Side
@@ -66,7 +66,7 @@ class Known(Result, frozen=True, kw_only=True):
 class Explanation(Result, frozen=True, kw_only=True):
     """Why a plan is as it is."""
 
-    drawn_by: ClassVar[str] = "report.study_text.render_explanation"
+    drawn_by: ClassVar[str] = "report.study_text.explanation_parts"
     schema: str = EXPLANATION_SCHEMA
     rank: int
     estimate: Estimate
@@ -98,8 +98,8 @@ class SweepPoint(Result, frozen=True, kw_only=True):
 class Sweep(Table, frozen=True, kw_only=True):
     """How the best plan moves with one or two numbers."""
 
-    drawn_by: ClassVar[str] = "report.sweep.render_sweep"
-    shown_by: ClassVar[str] = "report.html.sweep_html"
+    drawn_by: ClassVar[str] = "report.sweep.sweep_parts"
+    shown_by: ClassVar[str] = "report.view.sweep_html"
     schema: str = SWEEP_SCHEMA
     model: str
     gpus: str

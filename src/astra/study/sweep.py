@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
+from math import prod
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -21,16 +21,14 @@ from astra.units import parse_count
 MOST_POINTS: Final = 200
 A_BILLION: Final = 1e9
 _DOUBLED: Final = ("gpus", "batch", "seq")  # whose ranges a..b double
+Changer = Callable[[World, str, str], PlanRequest]  # world, value, where -> the request at that value
 
 
-class Axis(NamedTuple):
+class SweptAxis(NamedTuple):
     """What is swept, and its values as they were written."""
 
     name: str
     values: tuple[str, ...]
-
-
-Changer = Callable[[World, str, str], PlanRequest]  # world, value, where -> the request at that value
 
 
 def _field(name: str) -> Changer:
@@ -73,22 +71,21 @@ CHANGERS: Final[dict[str, Changer]] = {
 }
 
 
-def read_axes(texts: Sequence[str], where: str = "--over") -> list[Axis]:
+def read_axes(texts: Sequence[str], where: str = "--over") -> list[SweptAxis]:
     """``gpus=64,128`` or ``gpus=64..1024``, which doubles; one or two of them."""
     axes = [_axis(text, where) for text in texts]
     if not 1 <= len(axes) <= 2:
-        raise InputError(
-            where, len(axes) or None, want="one or two things to sweep", fix="Such as --over gpus=64..1024."
-        )
+        fix = "Such as --over gpus=64..1024."
+        raise InputError(where, len(axes) or None, want="one or two things to sweep", fix=fix)
     if len({axis.name for axis in axes}) < len(axes):
         raise InputError(where, axes[0].name, want="two different things to sweep")
-    points = len(list(product(*(axis.values for axis in axes))))
+    points = prod(len(axis.values) for axis in axes)
     if points > MOST_POINTS:
         raise InputError(where, f"{points} points", want=f"at most {MOST_POINTS}")
     return axes
 
 
-def _axis(text: str, where: str) -> Axis:
+def _axis(text: str, where: str) -> SweptAxis:
     name, equals, written = text.partition("=")
     name = name.strip().lower()
     if name not in CHANGERS:
@@ -97,7 +94,7 @@ def _axis(text: str, where: str) -> Axis:
     values = _doubling(name, first, last, where) if dots else [value.strip() for value in written.split(",")]
     if not equals or not all(values):
         raise InputError(where, text, want="values, such as gpus=64,128,256 or gpus=64..1024")
-    return Axis(name, tuple(dict.fromkeys(values)))
+    return SweptAxis(name, tuple(dict.fromkeys(values)))
 
 
 def _doubling(name: str, first: str, last: str, where: str) -> list[str]:
@@ -111,7 +108,7 @@ def _doubling(name: str, first: str, last: str, where: str) -> list[str]:
     return [str(value) for value in values]
 
 
-def swept(request: PlanRequest, axes: Sequence[Axis], progress: Callable[[float], None] | None = None) -> Sweep:
+def swept(request: PlanRequest, axes: Sequence[SweptAxis], progress: Callable[[float], None] | None = None) -> Sweep:
     """The best plan at every point; the last axis changes slowest, so that curves of the first are in order."""
     base = World.of(replace(request, top=1, baseline=None, tokens=request.tokens or A_BILLION))
     inner, outer = axes[0], axes[1] if len(axes) > 1 else None
@@ -143,17 +140,15 @@ def _shown(base: World, *, counted: bool) -> str:
 
 
 def _point(base: World, at: dict[str, str], before: SweepPoint | None) -> SweepPoint:
-    request, why = base.request, ""
+    request = base.request
     for name, value in at.items():
         request = CHANGERS[name](base._replace(request=request, cluster=World.of(request).cluster), value, "--over")
     try:
-        best: Estimate | None = api.plan(request).best.estimate
+        best: Estimate = api.plan(request).best.estimate
     except AstraError as error:
-        best, why = None, str(error)
-    if best is None:
         return SweepPoint(
             at=at, strategy=None, gpus=None, step_s=None, step_s_range=None, tokens_per_s=None, mfu=None,
-            peak_reserved_gib=None, usd_per_billion_tokens=None, new_strategy=False, why=why,
+            peak_reserved_gib=None, usd_per_billion_tokens=None, new_strategy=False, why=str(error),
         )  # fmt: skip
     return SweepPoint(
         at=at,

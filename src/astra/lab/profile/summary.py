@@ -29,7 +29,7 @@ class Speed(Result, frozen=True, kw_only=True):
 class ProfileSummary(Result, frozen=True, kw_only=True):
     """What ``astra profile`` shows at the end."""
 
-    drawn_by: ClassVar[str] = "cli.profile.render"
+    drawn_by: ClassVar[str] = "cli.profile.parts"
     schema: str = PROFILE_SCHEMA
     file: str
     gpu: str

@@ -89,6 +89,11 @@ class Case(Spec, frozen=True, kw_only=True):
         return "grad" in self.strategy.overlap
 
     @property
+    def hides_experts(self) -> bool:
+        """Whether expert exchanges run beside another micro-batch, as --overlap-moe-expert-parallel-comm makes them."""
+        return "ep" in self.strategy.overlap
+
+    @property
     def rank(self) -> int:
         """Global rank played; Megatron's default order is tp-cp-ep-dp-pp, pipeline outermost."""
         return self.stage * self.strategy.tp * self.strategy.dp
@@ -128,6 +133,7 @@ class Case(Spec, frozen=True, kw_only=True):
         extra = "" if self.attention == "flash" else f"/{self.attention}"
         extra += "/fusedce" if self.fused_cross_entropy else ""
         extra += "/overlap" if self.overlap_grad else ""
+        extra += "/hidden" if self.hides_experts else ""
         extra += "" if self.framework in ("megatron", "torch") else f"/{self.framework}"
         extra += "/compiled" if self.compiled else ""
         extra += "" if self.precision == "bf16" else f"/{self.precision}"
@@ -176,6 +182,7 @@ _CASE: Final = (
     "attention",
     "fused_cross_entropy",
     "overlap_grad",
+    "hides_experts",
     "framework",
     "compiled",
     "precision",

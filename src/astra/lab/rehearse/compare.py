@@ -57,7 +57,7 @@ class RehearsedStage(Result, frozen=True, kw_only=True):
 class Rehearsal(Result, frozen=True, kw_only=True):
     """What ``astra rehearse`` found."""
 
-    drawn_by: ClassVar[str] = "cli.rehearse.render"
+    drawn_by: ClassVar[str] = "cli.rehearse.parts"
     schema: str = REHEARSAL_SCHEMA
     version: str
     model: str

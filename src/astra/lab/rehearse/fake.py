@@ -131,6 +131,7 @@ def _step(rank: Any) -> None:
 
 def _one(case: Case) -> dict[str, Any]:
     from megatron.core import parallel_state
+    from megatron.core.transformer.moe.moe_logging import destroy_moe_metrics_tracker
 
     try:
         return rehearse_memory(case)
@@ -138,6 +139,7 @@ def _one(case: Case) -> dict[str, Any]:
         return refused(case, error)
     finally:
         with contextlib.suppress(Exception):
+            destroy_moe_metrics_tracker()  # it has a place for each layer of the model that came first
             parallel_state.destroy_model_parallel()
         fabric.leave()
 

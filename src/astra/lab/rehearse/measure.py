@@ -212,8 +212,9 @@ def feed_of(case: Case, device: str) -> Callable[..., Any]:
         value = output.float().mean()
         return value, {"lm loss": value.detach()}
 
-    def forward(_: Any, model: Any) -> Any:
-        return model(tokens, positions, None, labels=labels), loss
+    def forward(_: Any, model: Any, return_schedule_plan: bool = False) -> Any:
+        run = model.build_schedule_plan if return_schedule_plan else model
+        return run(tokens, positions, None, labels=labels), loss
 
     return forward
 

@@ -110,6 +110,8 @@ def counted_only(strategy: Strategy, workload: Workload) -> list[str]:
         found.append("Optimizer offload needs TransformerEngine's Adam: the rank is counted without optimizer state.")
     if strategy.moments != "fp32":
         found.append("Moments in bf16 need TransformerEngine's Adam: the rank is counted with moments of that width.")
+    if "ep" in strategy.overlap:
+        found.append("Hidden expert exchanges have nothing to hide here, where they take no time: the rank is counted.")
     if workload.precision != "bf16":
         found.append(f"{workload.precision} needs TransformerEngine: the rank is counted in bf16.")
     return found
@@ -161,7 +163,8 @@ def case_of(
     planned = workload.global_batch // (strategy.dp * strategy.mbs)
     uneven = layers if len(set(layers)) > 1 else ()
     played = _playable(strategy)
-    overlap = ("grad", "param") if played.dp > 1 and "grad" in strategy.overlap else ()
+    overlap: tuple[str, ...] = ("grad", "param") if played.dp > 1 and "grad" in strategy.overlap else ()
+    overlap += ("ep",) * ("ep" in strategy.overlap)
     return Case(
         model=model,
         strategy=replace(played, overlap=overlap, layers=uneven),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from astra.layers.block import Block, LayerKind
 from astra.layers.blocks import attention, cross, delta_net, dense, embedding, experts, head, latent, state_space
 from astra.layers.operators import Layer, Shard, join
@@ -30,5 +32,14 @@ def blocks_of(kind: LayerKind) -> list[Block]:
 
 
 def layer(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
-    """One layer of a kind on one rank: its blocks, one after another."""
-    return join(*(block.operators(model, kind, shard) for block in blocks_of(kind)))
+    """One layer of a kind on one rank: its blocks, one after another.
+
+    Backward comes to the last block first: by the time it comes to another, those behind that have been given back.
+    """
+    blocks = [block.operators(model, kind, shard) for block in blocks_of(kind)]
+    joined = join(*blocks)
+    working, given_back = blocks[-1].kept.working, 0 * blocks[-1].kept.working
+    for own, behind in zip(blocks[-2::-1], blocks[:0:-1], strict=True):
+        given_back = given_back + behind.kept.whole
+        working = np.maximum(working, own.kept.working - given_back)
+    return joined._replace(kept=joined.kept._replace(working=working))

@@ -51,12 +51,29 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
         (), (), tuple(streams), Kept(whole=kept, selective=kept, checkpoint=BF16 * stream_elements, working=0 * kept)
     )
     joined = join(outer, feed)
-    working = feed.kept.working + 2 * BF16 * shard.tokens * model.hidden
+    working = backward_bytes(model, shard, feed)
     modules = {
         "layernorm": Module(norm_bytes, streams=(streams[0],)),
         "mlp": Module(feed.kept.whole, tuple(gemm.name for gemm in feed.gemms), feed.streams, tp_share(kind)),
     }
     return joined._replace(kept=joined.kept._replace(working=working), modules=modules)
+
+
+def backward_bytes(model: ModelSpec, shard: Shard, feed: Layer) -> Floats:
+    """The most a feed-forward's backward holds beside what is kept, with the gradient that goes past it to the norm.
+
+    Behind the second projection its output's gradient, gathered, and the activation's; behind the activation what went
+    into the second projection has been given back; behind the first projection what that wrote has been, too, and its
+    input's gradient is made. Megatron-core's buffer for what is gathered of inputs stays.
+    """
+    whole, wrote = BF16 * model.hidden * shard.tokens, feed.kept.working
+    inner = wrote / (2 if model.gated_mlp else 1)
+    second = np.where(shard.sp, whole, 0.0) + inner
+    activation = inner + wrote - shard.keeps.mlp_bytes / BF16 * inner
+    first = whole + wrote - feed.kept.whole
+    most: Floats = np.maximum(np.maximum(second, activation), first)
+    buffer = np.where(shard.sp & (not shard.keeps.gathered), whole, 0.0)
+    return BF16 * model.hidden * shard.stream_tokens + buffer + most
 
 
 def tp_share(kind: LayerKind) -> dict[str, float]:

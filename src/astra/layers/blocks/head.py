@@ -39,7 +39,7 @@ def operators(
 ) -> Layer:
     """Final norm, vocabulary projection and cross-entropy (or a classifier) on the last stage."""
     stream_elements = shard.stream_tokens * model.hidden
-    kept = (BF16 + shard.linear_bytes) * stream_elements
+    kept = (BF16 + shard.linear_bytes + shard.keeps.norm_bytes) * stream_elements
     kept = kept + shard.linear_bytes * shard.kept_tokens * model.hidden
     norm_stream = Stream("norm", stream_elements)
     if model.vision:
@@ -50,6 +50,9 @@ def operators(
     logits = shard.tokens * columns
     whole = kept + logits_kept_bytes * logits
     peak_bytes = logits_peak_bytes + np.where(shard.tp > 1, shard.keeps.spread_logits_bytes, 0.0)
+    # The gradient of the projection's input is made when all of the loss but that of the logits has been given back.
+    gradient = BF16 * shard.tokens * model.hidden
+    buffer = np.where(shard.sp & (not shard.keeps.gathered), gradient, 0.0)
     return Layer(
         gemms=(*_before(model, shard), Gemm("head", shard.tokens, columns, np.full_like(logits, model.table_dim))),
         attentions=(),
@@ -58,7 +61,7 @@ def operators(
             whole=whole,
             selective=whole,
             checkpoint=whole,
-            working=(peak_bytes - logits_kept_bytes) * logits + 2 * BF16 * shard.tokens * model.hidden,
+            working=np.maximum(peak_bytes * logits, BF16 * logits + gradient) + buffer - logits_kept_bytes * logits,
         ),
     )
 

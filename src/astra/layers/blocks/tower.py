@@ -13,8 +13,7 @@ import numpy as np
 from astra.layers.block import Tensor, matrix, vector
 from astra.layers.operators import BF16, Attention, Gemm, Kept, Layer, Shard, Stream
 from astra.provenance import Floats
-from astra.spec.model import ModelSpec
-from astra.spec.tower import Tower
+from astra.spec.model import ModelSpec, Tower
 
 
 def tensors(model: ModelSpec) -> list[Tensor]:

@@ -275,7 +275,7 @@ class After:
         return _Moved(
             place,
             update_s,
-            with_other_groups(job, moved, held, replicated, expert_ranks, cost.beside(job, groups, way)),
+            with_other_groups(job, moved, held, replicated, expert_ranks, cost.other_groups(job, groups, way)),
         )
 
     def _make_ends(

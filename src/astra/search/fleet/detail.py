@@ -140,13 +140,13 @@ def _costed(
     way, groups = slowest_wire(fleet, mixed), len(mixed.groups)
     job, strategy = _alone(fleet.jobs[place], mixed, group, segment)
     if mixed.local == 1 and not mixed.shares:
-        job = msgspec.structs.replace(job, beside=cost.beside(job, groups, way))
+        job = msgspec.structs.replace(job, other_groups=cost.other_groups(job, groups, way))
     row = detail.as_row(job, strategy)
     gathered = _parts(fleet, place, job, row)
     costs = stage_costs(job, row.meshes, gathered, every_rank=True)
     met_s = 0.0
     if mixed.local > 1 and way is not None:  # once in so many steps, with nothing to hide behind
-        seldom = cost.beside(job, groups, way.every(mixed.local))
+        seldom = cost.other_groups(job, groups, way.every(mixed.local))
         moved = with_other_groups(job, costs.sync, costs.held, *replicas_of(strategy), seldom)
         met_s = float(moved.across_s.max())
     if mixed.shares:

@@ -31,6 +31,7 @@ from astra.rules.can import rules_of
 from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import violations
+from astra.search.attempts import Attempt, alternatives, attempts, may_win, roomiest
 from astra.search.bounds import Grids, time_together
 from astra.search.detail import Row, as_row, columns_of, estimate, layers_of, legality, stages_of
 from astra.search.engine import Candidate, among
@@ -39,7 +40,7 @@ from astra.search.fleet.detail import replicas_of, without_even
 from astra.search.fleet.pools import Fleet, Limits, part_of
 from astra.search.space import Space
 from astra.search.splits import polished
-from astra.search.words import Attempt, attempts, beside, roomiest, said, settled
+from astra.search.words import said, settled
 from astra.spec.job import Job, Words
 from astra.spec.mixed import plain_group
 from astra.spec.strategy import Strategy, replace
@@ -147,7 +148,7 @@ class Menus:
         by_table: dict[int, list[Grids]] = {}
         for asked in wanted:
             if not self.met(asked):
-                job, limits, _ = self._attempts(asked)[0]
+                job, limits, *_ = self._attempts(asked)[0]
                 grids = self._grids[asked] = self._grids_of(job, limits, asked.pool)
                 by_table.setdefault(id(grids.table), []).append(grids)
         for several in by_table.values():
@@ -181,8 +182,8 @@ class Menus:
     def _job(self, asked: Asked) -> Job:
         """Some GPUs of a pool with a share of the batch."""
         whole = with_batch(part_of(self.fleet.jobs[asked.pool], asked.gpus), asked.share)
-        beside = cost.beside(whole, 1 if asked.wire is None else 2, asked.wire)
-        whole = msgspec.structs.replace(whole, settled=None, repeats=None, beside=beside)
+        others = cost.other_groups(whole, 1 if asked.wire is None else 2, asked.wire)
+        whole = msgspec.structs.replace(whole, settled=None, repeats=None, other_groups=others)
         return settled(whole, self.limits.restrictions)
 
     def _grids_of(self, job: Job, restrictions: Restrictions, pool: int) -> Grids:
@@ -200,7 +201,11 @@ class Menus:
         for attempt in self._attempts(asked):
             found = self._among(attempt, asked, below_s, grids)
             if found.candidates and asked.share == self.batch:
-                others = [self._among(other, asked, below_s) for other in beside(attempt)]
+                first = grids or self._grids_of(attempt.job, attempt.restrictions, asked.pool)
+                others = [
+                    self._among(other, asked, below_s) for other in alternatives(attempt, self.limits.user_rules)
+                    if may_win(other, first, Doubt(other.job) if self.upper else None, self._first_s(found))
+                ]  # fmt: skip
                 found = min((one for one in (found, *others) if one.candidates), key=self._first_s)
             if found.candidates or below_s < inf:
                 return found
@@ -209,7 +214,7 @@ class Menus:
 
     def _attempts(self, asked: Asked) -> list[Attempt]:
         restrictions = self.limits.restrictions
-        return attempts(roomiest(self._job(asked), restrictions), restrictions)
+        return attempts(roomiest(self._job(asked), restrictions, self.limits.user_rules), restrictions)
 
     def _among(self, attempt: Attempt, asked: Asked, below_s: float, known: Grids | None = None) -> Found:
         """What an attempt finds; all of the batch is judged as a pool alone is."""
@@ -357,8 +362,8 @@ class _Line:
         return BatchShare(samples, max(here_s - unit_s * (m // self.round), 0.0), unit_s)
 
     def _end_s(self, groups: int, way: cost.Wire | None) -> float:
-        beside = cost.beside(self.job, groups, way)
-        moved = with_other_groups(self.job, self.costs.sync, self.costs.held, *replicas_of(self.strategy), beside)
+        others = cost.other_groups(self.job, groups, way)
+        moved = with_other_groups(self.job, self.costs.sync, self.costs.held, *replicas_of(self.strategy), others)
         return float(step.after_s(self._update, self._exchanged(moved)).max())
 
     def _exchanged(self, moved: Sync) -> Replicas:

@@ -58,7 +58,7 @@ class GroupEstimate(Result, frozen=True, kw_only=True):
 class MixedEstimate(Estimate, frozen=True, kw_only=True):
     """How fast a strategy over several pools runs, and whether it fits."""
 
-    drawn_by: ClassVar[str] = "report.mixed.render_estimate"
+    drawn_by: ClassVar[str] = "report.mixed.estimate_parts"
     groups: list[GroupEstimate]
     used: dict[str, int]  # GPUs by pool
     idle: dict[str, int]
@@ -122,7 +122,7 @@ class LocalSteps(Result, frozen=True, kw_only=True):
 class MixedPlanSet(PlanSet, frozen=True, kw_only=True):
     """The ranked answer for several pools."""
 
-    drawn_by: ClassVar[str] = "report.mixed.render_mixed"
+    drawn_by: ClassVar[str] = "report.mixed.plans_parts"
     alone: list[Alternative]
     without: list[Alternative]
     marginal: list[Marginal]

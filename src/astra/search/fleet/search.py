@@ -254,7 +254,7 @@ class Planner:
     def shared(self, found: Iterable[Dealt]) -> list[FleetCandidate]:
         """Groups with their micro-batches as strategies; of one shape where groups of others are forbidden."""
         some = [FleetCandidate(seconds, self._of(groups)) for seconds, groups in found]
-        return [one for one in some if not self.limits.restrictions.alike or len(one.strategy.shapes) == 1]
+        return [one for one in some if not self.limits.restrictions.equal_replicas or len(one.strategy.shapes) == 1]
 
     def cost(self, candidates: Sequence[FleetCandidate], most: int = KEPT) -> list[Costed]:
         """The best in full, ranked by their simulated step; those that do not fit after all are dropped."""
@@ -323,7 +323,7 @@ class Planner:
             over = [self.same_replicas(counts, every=every, below=shown * limit, spread=spread, must=must)
                     for must in (_sets(counts) if small else ())]  # fmt: skip
         limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
-        joined = [] if self.limits.restrictions.alike else self.joined(counts, every=every, limit=limit)
+        joined = [] if self.limits.restrictions.equal_replicas else self.joined(counts, every=every, limit=limit)
         alike = [] if every else self.shared(one.dealt for one in self.groups.alike(counts))
         kinds = [*over, same_replicas[: KEPT if small else 3], groups[:3], joined[:2], plain[:2]]
         kinds += [[one for one in alike if one.step_s < limit]]

@@ -28,8 +28,7 @@ from astra.search.fleet.frames import MOST_TOKENS, Counts, again_s
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
 from astra.spec.job import Job
-from astra.spec.mixed import Group, MixedStrategy, plain_group
-from astra.spec.shares import WHOLE
+from astra.spec.mixed import WHOLE, Group, MixedStrategy, plain_group
 from astra.spec.strategy import Strategy, parse_strategy
 
 MOST_POOLS: Final = 3  # that share a state
@@ -104,7 +103,7 @@ def _possible(fleet: Fleet, limits: Limits) -> bool:
     allowed = limits.allows("zero", 3) and limits.allows("tp", 1) and limits.allows("pp", 1)
     allowed = allowed and any(limits.allows("recompute", kind) for kind in RECOMPUTES)
     plain = fleet.job.model.moe is None and fleet.job.workload.task == "pretrain"
-    return plain and allowed and not limits.restrictions.alike and 3 in fleet.job.runtime.can.zero
+    return plain and allowed and not limits.restrictions.equal_replicas and 3 in fleet.job.runtime.can.zero
 
 
 def _allowed(limits: Limits, groups: Sequence[Group]) -> bool:

@@ -10,7 +10,7 @@ from astra.search.fleet.detail import costed_group, estimate, pipeline_of
 from astra.search.fleet.plan import fleet_in
 from astra.search.fleet.pools import Fleet, check_strategy, part_of
 from astra.search.fleet.spread import read_alone
-from astra.search.timeline import SimulatedPipeline, StepTimeline, on_one_pool, told
+from astra.search.timeline import SimulatedPipeline, StepTimeline, on_one_pool, timeline_of_pipelines
 from astra.search.world import World
 from astra.spec.mixed import MixedStrategy
 from astra.spec.mixed_text import on_one_pool as named_pool
@@ -29,7 +29,7 @@ def timeline_of_fleet(world: World, text: str) -> StepTimeline:
     strategy = parse_mixed(text)
     check_strategy(fleet, strategy)
     pipelines = [_pipeline(fleet, strategy, number) for number in range(len(strategy.groups))]
-    return told(estimate(fleet, strategy), pipelines, host_s=fleet.job.runtime.host.step_s)
+    return timeline_of_pipelines(estimate(fleet, strategy), pipelines, host_s=fleet.job.runtime.host.step_s)
 
 
 def _pipeline(fleet: Fleet, strategy: MixedStrategy, number: int) -> SimulatedPipeline:

@@ -4,12 +4,17 @@
 # Verified with transformers 5.12.1 and peft 0.21.2: trained on a CPU.
 """Train a Hugging Face model as planned. DATA is a dataset's name or a text file; without it tokens are random."""
 import argparse
+import json
 import os
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments, set_seed
 
 SEQ = int(os.environ["SEQ_LENGTH"])
+LR = float(os.environ.get("LR", "1e-4"))
+TP = 1  # ranks that share a replica, and its samples
 
 
 def model():
@@ -33,24 +38,47 @@ def data(vocabulary):
     return [{"input_ids": sample, "labels": sample} for sample in samples]
 
 
+class Training(Trainer):
+    """The Trainer takes every rank for a replica, also those that share one."""
+
+    def get_train_dataloader(self):
+        if TP == 1:
+            return super().get_train_dataloader()
+        dealt = DistributedSampler(self.train_dataset, dist.get_world_size() // TP, dist.get_rank() // TP)
+        size = self.args.per_device_train_batch_size
+        return DataLoader(self.train_dataset, size, sampler=dealt, collate_fn=self.data_collator, drop_last=True)
+
+
+def deepspeed(name):
+    """DeepSpeed's file with this script's learning rate; the batch is what it says of one replica, times replicas."""
+    with open(name, encoding="utf-8") as file:
+        config = json.load(file)
+    config.pop("train_batch_size")
+    config["optimizer"]["params"]["lr"] = LR
+    return config
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--deepspeed")
     given = parser.parse_args()
+    set_seed(42)  # the same first weights and samples on every rank
     made = model()
     arguments = TrainingArguments(
         output_dir=os.environ.get("SAVE", "checkpoints"),
         per_device_train_batch_size=int(os.environ["MICRO_BATCH_SIZE"]),
         gradient_accumulation_steps=int(os.environ["GRADIENT_ACCUMULATION_STEPS"]),
         max_steps=int(os.environ.get("STEPS", "1000")),
-        learning_rate=float(os.environ.get("LR", "1e-4")),
+        learning_rate=LR,
         save_steps=int(os.environ.get("SAVE_INTERVAL", "1000")),
         save_strategy="steps" if "SAVE" in os.environ else "no",
         bf16=True,
         gradient_checkpointing=False,
-        deepspeed=given.deepspeed,
+        deepspeed=deepspeed(given.deepspeed) if given.deepspeed else None,
+        # Gradients are reduced in every micro-batch, as planned: else all of them wait on every GPU for the last one.
+        accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}},
         use_cpu=not torch.cuda.is_available(),
         logging_steps=1,
         report_to="none",
     )
-    Trainer(model=made, args=arguments, train_dataset=data(made.config.vocab_size)).train()
+    Training(model=made, args=arguments, train_dataset=data(made.config.vocab_size)).train()

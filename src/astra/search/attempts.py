@@ -1,0 +1,154 @@
+"""What a search is tried with besides the usual words of its runtime: where nothing fits, and what may be better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from astra.cost import effects
+from astra.cost.host import launch_s
+from astra.evidence.bars import Doubt
+from astra.rules.restrictions import Restrictions
+from astra.rules.table import Rule
+from astra.search.bounds import Grids
+from astra.search.engine import among
+from astra.spec.job import Job, sends_once_within
+from astra.spec.strategy_fields import ACTIVATIONS
+
+_SERVERS: Final = (1, 2, 4, 8)  # in which states are sharded that others replicate
+_NO_GRAPHS: Final = "no CUDA graphs, which leaves room that they would take, or for the recompute they exclude"
+
+
+class Attempt(NamedTuple):
+    """A job and restrictions to search with, and what to say of them."""
+
+    job: Job
+    restrictions: Restrictions
+    notes: tuple[str, ...] = ()
+    slower: bool = False  # each of its strategies takes as long at least as it does in the first attempt
+
+
+def may_win(attempt: Attempt, first: Grids, doubt: Doubt | None, below_s: float) -> bool:
+    """Whether anything in an attempt may come below some step, by what the grids of the first one take at least."""
+    return not attempt.slower or bool(among(first, keep=1, doubt=doubt, below_s=below_s).candidates)
+
+
+def attempts(job: Job, restrictions: Restrictions) -> list[Attempt]:
+    """A job as is usual, then what is tried where nothing fits: no graphs of layers, then moments in bf16 too.
+
+    Few experts, which FSDP2 pads to as many shards as there are ranks, have more room in groups of ranks.
+    """
+    found = [Attempt(job, restrictions)]
+    if _may_drop_graphs(job, restrictions):
+        found.append(Attempt(_without_graphs(job), restrictions, (_NO_GRAPHS,)))
+    if not _spoken(restrictions, "moments") and "bf16" in job.runtime.can.moments and job.workload.optimizer == "adam":
+        narrow = msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, "moments": ("bf16",)})
+        last = found[-1]
+        found.append(Attempt(last.job, narrow, (*last.notes, "moments in bf16, because nothing fits with fp32")))
+    if job.model.moe and job.runtime.amount("pads_experts"):
+        found += _in_groups(found[0])
+    return found
+
+
+def roomiest(job: Job, restrictions: Restrictions, rules: Sequence[Rule] = ()) -> Job:
+    """The job with the words that leave the most room and cost no time: a plan has the usual ones where it may.
+
+    Without graphs of layers, where these hold memory and launch nothing sooner: beside experts. With fp8 weights, of
+    which fewer copies are held and less is gathered.
+    """
+    plain = _without_graphs(job)
+    if _may_drop_graphs(job, restrictions) and launch_s(plain) == launch_s(job):
+        job = plain
+    spoken = _spoken(restrictions, "params") or any("params" in rule.needs for rule in rules)
+    sharded = any(restrictions.allows("zero", zero) for zero in job.runtime.can.zero if zero)  # else it is refused
+    if job.workload.low and "fp8" in job.runtime.can.params and sharded and not spoken:
+        job = _saying(job, params="fp8")
+    return job
+
+
+def alternatives(attempt: Attempt, rules: Sequence[Rule] = ()) -> Iterator[Attempt]:
+    """What may be better than what an attempt has found, because it leaves more room, sends less or is doubted less.
+
+    Graphs of layers keep their inputs and exclude recompute. Activations of dense layers can wait with a near host, as
+    FSDP's recipes have them (Megatron-Bridge on GB200 and GB300); then nothing is captured or recomputed. States of
+    FSDP2 may be sharded inside groups.
+    """
+    yield from _in_groups(attempt)
+    yield from _sent_otherwise(attempt, rules)
+    job, restrictions, can = attempt.job, attempt.restrictions, attempt.job.runtime.can
+    plain = _may_drop_graphs(job, restrictions)
+    bare = _without_graphs(job) if plain else job
+    if plain:
+        yield Attempt(bare, restrictions, (*attempt.notes, _NO_GRAPHS))
+    if (
+        not job.pool.device.near_host
+        or job.model.moe
+        or ACTIVATIONS not in can.offload
+        or "partial" in bare.words.graphs
+    ):
+        return
+    waiting = tuple(restrictions.filter("offload_layers", _waiting_layers(job.model.layers)))
+    alone: dict[str, Any] = {"offload_layers": waiting, "zero": (3,), "pp": (1,), "recompute": ("none",)}
+    if "offload_layers" not in restrictions.fixed and all(restrictions.filter(*item) for item in alone.items()):
+        yield Attempt(bare, msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, **alone}), attempt.notes)
+
+
+def _sent_otherwise(attempt: Attempt, rules: Sequence[Rule]) -> Iterator[Attempt]:
+    """Tokens sent once to a rank or node where the attempt sends a copy to each expert, or the other way round.
+
+    Sending once takes no longer and the same room, wherever it is legal. DeepEP and HybridEP cost the same.
+    """
+    job, restrictions, once = attempt.job, attempt.restrictions, attempt.job.words.sends_once
+    within = sends_once_within(job.pool)
+    others = [
+        word for word in restrictions.filter("dispatch", job.runtime.can.dispatch)
+        if (within[word] > 1 if word in within else once) and (word in within) != once
+        and (job.words.graphs != "full" or word == "hybridep")
+    ]  # fmt: skip
+    if job.model.moe is None or not others or not restrictions.allows("dispatch_fp8", False):
+        return
+    word = max(others, key=lambda word: within.get(word, 0))
+    minima = {**restrictions.minima, "ep": max(2, restrictions.minima.get("ep", 2))}
+    if restrictions.filter("ep", range(2, job.model.moe.experts + 1)):
+        spread = msgspec.structs.replace(restrictions, minima=minima)
+        bound = once and not any("dispatch" in rule.needs for rule in rules)
+        yield Attempt(_saying(job, dispatch=word, dispatch_fp8=False), spread, attempt.notes, slower=bound)
+
+
+def _in_groups(attempt: Attempt) -> Iterator[Attempt]:
+    """States sharded over the ranks of one, two, four or eight servers alone (HSDP): less goes between servers.
+
+    Of frameworks that gather weights layer by layer, so in every pass.
+    """
+    job, restrictions = attempt.job, attempt.restrictions
+    if _spoken(restrictions, "shard") or not job.runtime.can.shard or not effects.units(job.runtime):
+        return
+    for servers in _SERVERS:
+        ranks = servers * job.pool.node.gpus
+        if ranks < job.pool.gpus:
+            yield Attempt(_saying(job, shard=ranks), restrictions, attempt.notes)
+
+
+def _may_drop_graphs(job: Job, restrictions: Restrictions) -> bool:
+    return job.words.graphs == "partial" and "none" in job.runtime.can.graphs and not _spoken(restrictions, "graphs")
+
+
+def _without_graphs(job: Job) -> Job:
+    return _saying(job, graphs="none")
+
+
+def _saying(job: Job, **words: Any) -> Job:
+    return msgspec.structs.replace(job, settled=msgspec.structs.replace(job.words, **words))
+
+
+def _spoken(restrictions: Restrictions, word: str) -> bool:
+    """Whether the user speaks of a word."""
+    return word in restrictions.fixed or word in restrictions.forbidden
+
+
+def _waiting_layers(layers: int) -> range:
+    """Numbers of layers whose activations may wait: sixteenths of all."""
+    each = max(layers // 16, 1)
+    return range(each, layers, each)
