@@ -69,3 +69,10 @@ def test_deepspeed_has_no_wide_gradients_without_zero() -> None:
     for zero, refused in ((0, 1), (1, 0)):
         launch = given("llama-2-7b", "8xH100", f"dp8 zero{zero} grads=fp32", batch=16, runtime="deepspeed")
         assert len(refusals(EXPORTERS["deepspeed"], launch)) == refused
+
+
+def test_deepspeed_does_not_split_what_has_adapters() -> None:
+    """Tensor-parallel ranks of DeepSpeed 0.19.8 run and train none of a PEFT model's: its layers take their place."""
+    for task, tp, refused in (("lora", 2, 1), ("lora", 1, 0), ("finetune", 2, 0)):
+        launch = given("llama-2-7b", "8xH100", f"tp{tp} dp{8 // tp} zero0", batch=16, runtime="deepspeed", task=task)
+        assert len(refusals(EXPORTERS["deepspeed"], launch)) == refused

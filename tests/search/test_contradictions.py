@@ -90,6 +90,15 @@ def test_a_plan_that_cannot_be_kept_to(more: dict[str, Any], kind: type[Exceptio
         astra.plan(**DENSE, **more)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "dispatch", "has"),
+    [("64xA100", "hybridep", "alltoall, dispatch=deepep"), ("64xGB200", "deepep", "alltoall, dispatch=hybridep")],
+)
+def test_a_dispatcher_that_does_not_run_there_is_said(gpus: str, dispatch: str, has: str) -> None:
+    with pytest.raises(InputError, match=f"got '{dispatch}', wanted a dispatcher that runs on .*: dispatch={has}"):
+        astra.plan(**MOE | {"gpus": gpus}, fix=[f"dispatch={dispatch}"])
+
+
 def test_what_is_fixed_is_in_every_plan() -> None:
     asked = {"graphs": "full", "dispatch": "hybridep", "moments": "bf16", "shard": 8, "overlap_ep": "on"}
     found = astra.plan(**MOE, fix=[f"{name}={value}" for name, value in asked.items()] + ["zero=1"])

@@ -52,7 +52,7 @@ def fresh_gradient_bytes(runtime: Runtime, parameters: Floats) -> Floats:
     return runtime.amount("fresh_gradient_bytes") * parameters
 
 
-def whole_gradient_bytes(runtime: Runtime, precision: str, as_made: float, as_reduced: float) -> float:
+def accumulator_bytes(runtime: Runtime, precision: str, as_made: float, as_reduced: float) -> float:
     """Of a parameter whose gradients ranks hold whole: one buffer, or what backward makes and wider sums beside it."""
     wider = runtime.amount("accumulator_bytes")
     if not wider:
@@ -60,7 +60,7 @@ def whole_gradient_bytes(runtime: Runtime, precision: str, as_made: float, as_re
     return as_made + (wider if precision == "bf16" and as_reduced > as_made else 0.0)
 
 
-def kept_outputs(runtime: Runtime, in_flight: Ints) -> Floats:
+def keeps_outputs(runtime: Runtime, in_flight: Ints) -> Floats:
     """Outputs of stages that stay alive, of so many micro-batches in flight."""
     return np.asarray(runtime.amount("keeps_outputs") * in_flight, np.float64)
 

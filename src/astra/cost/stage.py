@@ -217,7 +217,7 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     alive = work.in_flight / columns["vp"][:, None]
     graphed = graph_bytes(job, checkpoint, alive)
     end_bytes = job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
-    ends = np.where(pp > 1, end_bytes, 0.0)[:, None] * (2.0 + effects.kept_outputs(job.runtime, work.in_flight))
+    ends = np.where(pp > 1, end_bytes, 0.0)[:, None] * (2.0 + effects.keeps_outputs(job.runtime, work.in_flight))
     return StageCosts(
         *work,
         kept_whole=whole + times.queued_bytes(job, gathered.shard, work.microbatches, alive),

@@ -80,7 +80,7 @@ def gradient_bytes(job: Job) -> float:
 def whole_gradient_bytes(job: Job) -> float:
     """Of a parameter's gradient, as a rank holds it that has all of them."""
     work = job.workload
-    return effects.whole_gradient_bytes(job.runtime, work.precision, float(work.element_bytes), gradient_bytes(job))
+    return effects.accumulator_bytes(job.runtime, work.precision, float(work.element_bytes), gradient_bytes(job))
 
 
 def _per_parameter(job: Job, moments: Ints) -> tuple[Floats, Floats]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from astra.report.layout import Column, Part, Text, TextTable, drawn
+from astra.report.layout import Column, LaidOut, Part, Text, TextTable, drawn
 from astra.units import show_dollars, show_seconds
 
 NARROWEST: Final = 60
@@ -49,12 +49,17 @@ def on_a_screen(
 
     ``tight`` says less, for a terminal so low that even those have no room.
     """
-    text, most = draw(make(plans), width=columns, color=False), screen_lines()
-    spoken = max((int(number) for number in re.findall(r"#(\d+)", text)), default=1)
-    while plans <= USUAL_PLANS and plans > max(FEWEST_PLANS, spoken) and text.count("\n") > most:
+    page, most = laid_out(make(plans), columns), screen_lines()
+    spoken = max((int(number) for number in re.findall(r"#(\d+)", page.plain)), default=1)
+    while plans <= USUAL_PLANS and plans > max(FEWEST_PLANS, spoken) and len(page.found) > most:
         plans -= 1
-        text = draw(make(plans), width=columns, color=False)
-    return (tight if tight is not None and text.count("\n") > most else make)(plans)
+        page = laid_out(make(plans), columns)
+    return tight(plans) if tight is not None and len(page.found) > most else [page]
+
+
+def laid_out(parts: Iterable[Part], columns: int) -> LaidOut:
+    """Parts as the lines that they take on a page of so many columns."""
+    return LaidOut([line for part in parts for line in part.lines(columns)])
 
 
 def screen_lines() -> int:

@@ -112,7 +112,23 @@ class TextTable:
         return min(max((_widest(cell.plain) for cell in cells), default=most) + pad, most)
 
 
-Part = Text | TextTable
+class LaidOut(NamedTuple):
+    """Parts that were laid out already, to see how long they are."""
+
+    found: list[Line]
+
+    @property
+    def plain(self) -> str:
+        """Its letters."""
+        return "\n".join("".join(letters for letters, _ in line) for line in self.found)
+
+    def lines(self, width: int) -> Iterator[Line]:
+        """Its lines, whatever the page."""
+        del width
+        yield from self.found
+
+
+Part = Text | TextTable | LaidOut
 
 
 def plain(letters: str) -> Text:

@@ -44,11 +44,10 @@ def rent_parts(report: RentReport, columns: int, *, brief: bool = False, full: b
     """
     shown = [choice for choice in report.front if full or not choice.like]
     for most in range(len(shown), -1, -1):
-        parts = _page(report, thinned(shown, most), columns, brief=brief, full=full)
-        lines = drawing.draw(parts, width=columns, color=False).count("\n")
-        if full or most <= FEWEST_CHOICES or lines <= drawing.screen_lines():
+        page = drawing.laid_out(_page(report, thinned(shown, most), columns, brief=brief, full=full), columns)
+        if full or most <= FEWEST_CHOICES or len(page.found) <= drawing.screen_lines():
             break
-    return parts
+    return [page]
 
 
 def thinned(front: Sequence[Choice], most: int) -> list[Choice]:

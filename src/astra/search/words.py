@@ -36,6 +36,11 @@ def settled(job: Job, restrictions: Restrictions) -> Job:
             asked = ",".join(map(str, restrictions.fixed.get(name, ()))) or None
             raise InputError(f"--fix {name}", asked, want=f"what {job.runtime.name} has: {had}")
         chosen[name] = allowed[0]
+    reach = {"alltoall": job.pool.gpus, **sends_once_within(job.pool)}
+    if job.model.moe is not None and not reach[chosen["dispatch"]]:
+        has = ", ".join(f"dispatch={word}" for word in can.dispatch if reach[word])
+        want = f"a dispatcher that runs on {job.pool.device.name} in {job.pool.node.name}: {has}"
+        raise InputError("--fix dispatch", chosen["dispatch"], want=want)
     if job.model.moe is None:
         if not restrictions.allows("dispatch", "alltoall"):
             raise InputError("--fix dispatch", chosen["dispatch"], want="a model with experts to send tokens to")

@@ -219,6 +219,34 @@ def _import(body: object) -> Document:
     return json_of({"model": spec, "report": api.describe_model(spec)})
 
 
+@lru_cache(maxsize=1)
+def offered() -> dict[str, Any]:
+    """Models, GPUs, nodes with their links, runtimes, targets, and the words of every field that has a few."""
+    words = {name: list(field.kind.words) for name, field in FIELDS.items() if field.kind.words}
+    return {
+        "schema": "astra.shelf/1",
+        "models": [
+            {"name": model.name, **api.describe_model(model).parameters, "max_seq": model.max_seq} for model in models()
+        ],
+        "gpus": msgspec.to_builtins(devices()),
+        "usual": {gpu.name: _usual_node(gpu) for gpu in devices()},
+        "nodes": msgspec.to_builtins(node_types()),
+        "runtimes": [{"name": runtime.name, "title": runtime.title} for runtime in runtimes()],
+        "objectives": [{"name": one.name, "sentence": one.sentence} for one in OBJECTIVES.values()],
+        "targets": [{"name": one.name, "title": one.title} for one in EXPORTERS.values()],
+        "precisions": words["precision"],
+        "words": {**words, "rank": list(RANKS), "market": list(MONEY_FIELDS["market"].kind.words)},
+    }
+
+
+def _usual_node(gpu: Device) -> str:
+    """The node type that is meant when only the GPU is named."""
+    try:
+        return default_node(gpu).name
+    except InputError:
+        return ""
+
+
 # What makes the record of an answer, and the part of a page that shows it.
 def _catalog(_: object) -> Document:
     return json_of(offered())
@@ -262,31 +290,3 @@ def warm_up() -> None:
     """Load what the first answer would have to wait for, and have the answer that the page opens with."""
     offered()
     plan_view(planned(OPENED))
-
-
-@lru_cache(maxsize=1)
-def offered() -> dict[str, Any]:
-    """Models, GPUs, nodes with their links, runtimes, targets, and the words of every field that has a few."""
-    words = {name: list(field.kind.words) for name, field in FIELDS.items() if field.kind.words}
-    return {
-        "schema": "astra.shelf/1",
-        "models": [
-            {"name": model.name, **api.describe_model(model).parameters, "max_seq": model.max_seq} for model in models()
-        ],
-        "gpus": msgspec.to_builtins(devices()),
-        "usual": {gpu.name: _usual_node(gpu) for gpu in devices()},
-        "nodes": msgspec.to_builtins(node_types()),
-        "runtimes": [{"name": runtime.name, "title": runtime.title} for runtime in runtimes()],
-        "objectives": [{"name": one.name, "sentence": one.sentence} for one in OBJECTIVES.values()],
-        "targets": [{"name": one.name, "title": one.title} for one in EXPORTERS.values()],
-        "precisions": words["precision"],
-        "words": {**words, "rank": list(RANKS), "market": list(MONEY_FIELDS["market"].kind.words)},
-    }
-
-
-def _usual_node(gpu: Device) -> str:
-    """The node type that is meant when only the GPU is named."""
-    try:
-        return default_node(gpu).name
-    except InputError:
-        return ""
