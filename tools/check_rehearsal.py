@@ -25,7 +25,6 @@ from astra.cost.stage import SHARD_COLUMNS, gather_parts, over_stages, stage_tab
 from astra.errors import AstraError, InputError
 from astra.files import read_json
 from astra.lab.rehearse.plan import FSDP2, RUNTIME, TRANSFORMERS
-from astra.lab.rehearse.rows import case_of_row
 from astra.layers.kinds import LayerKind
 from astra.layers.split import kinds
 from astra.provenance import Floats
@@ -38,6 +37,7 @@ from astra.spec.workload import Workload
 from astra.units import GIB
 from astra.validate.score import errors_of
 from astra.validate.targets import REHEARSED
+from tools.rehearsed_rows import case_of_row
 
 GPU: Final = "H200-SXM5-141GB"  # of files that do not say
 HOST_BOUND: Final = 1.25  # a step this much longer than its kernels waited for the host

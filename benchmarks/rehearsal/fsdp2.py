@@ -24,8 +24,7 @@ from grid import MODELS, OTHERS  # noqa: E402
 from msgspec.structs import replace  # noqa: E402
 
 from astra.lab.profile.gpu import ClockWatch, describe_gpu  # noqa: E402
-from astra.lab.profile.store import Store  # noqa: E402
-from astra.lab.rehearse import fsdp_rank, titan_rank, torch_run, transformers_rank  # noqa: E402
+from astra.lab.profile.plan import Store  # noqa: E402
 from astra.lab.rehearse.case import Case  # noqa: E402
 from astra.spec.model import ModelSpec, MoE  # noqa: E402
 from astra.spec.strategy import parse_strategy  # noqa: E402
@@ -174,11 +173,6 @@ TORCHTITAN_GRID: Final = (
     ("70b", 6, 8192, "tp2 sp dp128 mbs1 zero3", True),
 )
 GRIDS: Final = {"fsdp2": GRID, "transformers": TRANSFORMERS_GRID, "torchtitan": TORCHTITAN_GRID}
-RANKS: Final = {
-    "fsdp2": fsdp_rank.FsdpRank,
-    "transformers": transformers_rank.TransformersRank,
-    "torchtitan": titan_rank.TitanRank,
-}
 ABOUT: Final = {
     "fsdp2": "torch fully_shard (FSDP2), layers after torchtitan 0.3's Llama",
     "transformers": "models of transformers under torch fully_shard, as accelerate wraps them",
@@ -223,13 +217,22 @@ def main() -> int:
     if args.list:
         print("\n".join(f"{case.split} {case.id}" for case in chosen))
         return 0
+    from astra.lab.rehearse import fsdp_rank, titan_rank, transformers_rank  # noqa: PLC0415 - listing needs no torch
+
     if args.framework == "torchtitan":
         titan_rank.install()
-    return run(chosen, args.out, args.seconds, RANKS[args.framework])
+    ranks = {
+        "fsdp2": fsdp_rank.FsdpRank,
+        "transformers": transformers_rank.TransformersRank,
+        "torchtitan": titan_rank.TitanRank,
+    }
+    return run(chosen, args.out, args.seconds, ranks[args.framework])
 
 
 def run(chosen: list[Case], out: str, seconds: float, rank: Any) -> int:
     """Measure every case that is not in the file yet, until time is up."""
+    from astra.lab.rehearse import titan_rank, torch_run  # noqa: PLC0415
+
     began = time.perf_counter()
     store = Store(out, key="id")
     died_on = store.crashed()

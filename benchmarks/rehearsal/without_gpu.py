@@ -12,11 +12,12 @@ import statistics
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "src")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 from astra.lab.rehearse.compare import LIBRARY_BYTES  # noqa: E402
 from astra.lab.rehearse.here import run_without_gpu  # noqa: E402
-from astra.lab.rehearse.rows import case_of_row  # noqa: E402
+from tools.rehearsed_rows import case_of_row  # noqa: E402
 
 
 def main() -> int:

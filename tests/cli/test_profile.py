@@ -14,8 +14,7 @@ import pytest
 
 from astra.lab.profile import collectives
 from astra.lab.profile import run as profiler
-from astra.lab.profile.plan import all_rows, row_key
-from astra.lab.profile.store import Store
+from astra.lab.profile.plan import Store, all_rows, row_key
 from astra.lab.profile.summary import summarize
 from tests.cli.conftest import Shown
 

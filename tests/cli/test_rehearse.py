@@ -14,8 +14,7 @@ import pytest
 
 from astra.cli import main
 from astra.lab.rehearse import here
-from astra.lab.rehearse.case import Case
-from astra.lab.rehearse.rows import as_row
+from astra.lab.rehearse.case import Case, as_row
 from tests.cli.conftest import Shown
 
 Command = Callable[..., Shown]

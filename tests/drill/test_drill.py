@@ -61,9 +61,9 @@ CODE = {
         {"export/toy.py": EXPORTER},
         {
             "export/__init__.py": [
-                ("from astra.export.torchtitan import TorchTitan\n",
-                 "from astra.export.torchtitan import TorchTitan\nfrom astra.export.toy import Toy\n"),
-                ("    Megatron(),\n", "    Toy(),\n    Megatron(),\n"),
+                ("from astra.export.torchtitan import TORCHTITAN\n",
+                 "from astra.export.torchtitan import TORCHTITAN\nfrom astra.export.toy import TOY\n"),
+                ("    MEGATRON,\n", "    TOY,\n    MEGATRON,\n"),
             ],
         },
         {"export/__init__.py": 2},

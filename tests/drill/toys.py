@@ -83,20 +83,17 @@ TOY = Axis(name="toy", title="a drill", degree="cp", layer_sends=layer_sends)
 EXPORTER = '''
 """A text that says how to start a plan."""
 
-from astra.export.base import Launch
+from astra.export.base import Exporter
 
-
-class Toy:
-    """Files for a drill."""
-
-    name = "toy"
-    title = "a drill's launch text"
-    verified = "nothing"
-    runtime = "megatron"
-    limits = ()
-
-    def files(self, launch: Launch) -> dict[str, str]:
-        return {"launch.txt": f"train {launch.model.name} on {launch.gpus} GPUs"}
+TOY = Exporter(
+    name="toy",
+    title="a drill's launch text",
+    verified="nothing",
+    runtime="megatron",
+    limits=(),
+    made=lambda launch: {"launch.txt": f"train {launch.model.name} on {launch.gpus} GPUs"},
+    notes=lambda _: "",
+)
 '''
 BLOCK = '''
 """One more square product after each feed-forward, with a kernel of its own."""

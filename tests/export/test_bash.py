@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from astra.export.bash_run import read_script
+from astra.export.bash_run import ways
 
 BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="no bash here")
@@ -53,13 +53,13 @@ def words_of_bash(script: str) -> list[str]:
 @example("show _a # a comment \\\nshow_not\n")
 def test_words_are_those_of_bash(command: str) -> None:
     script = f"X='x y'\nZ=(p q)\n{command}"
-    found = [words[1:] for words in read_script(script).commands if words[0] == "show"]
+    found = [words[1:] for words in ways(script)[0].commands if words[0] == "show"]
     wanted = words_of_bash(script.replace("show_not", "true"))
     assert found == [wanted]
 
 
 def test_a_line_goes_on_inside_quotes() -> None:
-    script = read_script('A="a\\\nb"\nB=\'a\\\nb\'\nC=a\\\nb\nD="a\\\r\nb"  # no \\\nE=e\n')
+    script = ways('A="a\\\nb"\nB=\'a\\\nb\'\nC=a\\\nb\nD="a\\\r\nb"  # no \\\nE=e\n')[0]
     assert script.variables == {"A": "ab", "B": "a\\\nb", "C": "ab", "D": "ab", "E": "e"}
 
 
@@ -68,7 +68,7 @@ def test_a_line_goes_on_inside_quotes() -> None:
 @example("a=(a\nb)")
 def test_nothing_is_invented(text: str) -> None:
     """It raises nothing, and every letter found was written, but for digits of sums and spaces between array words."""
-    script = read_script(text)
+    script = ways(text)[0]
     found = "".join(word for words in script.commands for word in words) + "".join(script.variables.values())
     joined = {" "} if "(" in text or "+=" in text else set()
     assert set(found) <= set(text) | set("0123456789-") | joined

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from astra.errors import InputError
-from astra.export.bash_run import read_script, ways
+from astra.export.bash_run import ways
 from astra.export.imports import import_text
 
 JOB = "torchrun --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 1 --num-layers 32"
@@ -62,7 +62,7 @@ def test_as_bash_runs_it(tmp_path: Path, script: str) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     ran = subprocess.run(["bash", "-c", prologue + script, "name", "train", "b c"], capture_output=True, text=True,
                          check=False, env=env, timeout=30)  # fmt: skip
-    found = [" ".join(words[1:]) for words in read_script(script, ["train", "b c"]).commands if words[0] == "show"]
+    found = [" ".join(words[1:]) for words in ways(script, ["train", "b c"])[0].commands if words[0] == "show"]
     assert found == ran.stdout.splitlines()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from astra.export import EXPORTERS
 from astra.export.base import Launch, Mesh, refusals, strategy_could_help
-from astra.export.launchers import SETUP, task, train_job
+from astra.export.launchers import known, task, train_job
 from tests.export.launching import given, job_of, write
 
 # Appends the command and what the launcher told it, in place of the real one.
@@ -103,7 +103,7 @@ def test_kubernetes_writes_the_files_and_starts_them(tmp_path: Path, runtime: st
 
 
 def test_setups_name_the_verified_versions() -> None:
-    for name, text in SETUP.items():
+    for name, text in known()["setup"].items():
         version = EXPORTERS[name].verified.partition(":")[0].split()[1]
         assert f"=={version}" in text
 

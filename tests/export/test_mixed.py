@@ -15,7 +15,7 @@ from astra.errors import InputError
 from astra.export import EXPORTERS
 from astra.export.base import CannotExport, Mesh, refusals
 from astra.export.imports import import_text
-from astra.export.nearest_mixed import nearest_of_file
+from astra.export.nearest import nearest_of_file
 from astra.export.reading import from_record
 from astra.spec.mixed import MixedStrategy
 from astra.spec.mixed_text import parse_mixed

@@ -11,8 +11,7 @@ import pytest
 import astra
 from astra.cli import main
 from astra.errors import InputError
-from astra.export.reading import from_record
-from astra.export.rented import plan_of_choice, read_rented
+from astra.export.reading import from_record, plan_of_choice, read_rented
 
 HEADER = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes\n"
 ROW = "AWS,p5.48xlarge,H100,8,us-east-1,spot,2.5,USD,2026-11-01,mine,\n"

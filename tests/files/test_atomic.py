@@ -19,7 +19,7 @@ from astra import atomic
 from astra.atomic import write_file, write_folder
 from astra.cli import output
 from astra.errors import OutputError
-from astra.lab.profile.store import Store
+from astra.lab.profile.plan import Store
 
 FILES = {name: f"#!/bin/sh\n# {name}\n" * 50 for name in ("a.sh", "b.sh", "c.sh")}
 

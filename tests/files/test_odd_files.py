@@ -17,7 +17,7 @@ import pytest
 
 import astra
 from astra.errors import InputError
-from astra.export.bash_run import read_script
+from astra.export.bash_run import ways
 from astra.export.import_megatron import layout_layers
 from astra.export.import_megatron_model import pattern_shape
 from astra.files import LIMITS, parse_json, parse_toml, read_text
@@ -207,9 +207,9 @@ def test_dots_and_brackets_in_text_are_no_nesting(text: str) -> None:
 
 def test_growth_is_counted_before_it_is_made() -> None:
     with pytest.raises(InputError, match="beyond reason"):
-        read_script("A=" + "a" * 1000 + '\nB="' + "$A" * 40_000 + '"')
+        ways("A=" + "a" * 1000 + '\nB="' + "$A" * 40_000 + '"')[0]
     with pytest.raises(InputError, match="inside each other"):
-        read_script("A=" + "${a:-" * 30 + "}" * 30)
+        ways("A=" + "${a:-" * 30 + "}" * 30)[0]
     with pytest.raises(InputError, match="fewer layers"):
         layout_layers("(t|)*9999" * 1000)
     with pytest.raises(InputError, match="10,000 layers"):

@@ -1,7 +1,7 @@
 """Plan files of every version that wrote them are read: planned again, costed, explained, drawn and exported.
 
 ``tests/golden/plans`` holds files as each version wrote them; they are never changed. Add those of a version when it is
-released, and a step in ``astra/catalog/plan_files.py`` if something needed was added since.
+released, and a step in ``astra/catalog/requests.py`` if something needed was added since.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import astra
-from astra.catalog.plan_files import upgraded
+from astra.catalog.requests import upgraded
 from astra.cli import main
 
 PLANS = Path(__file__).parents[1] / "golden" / "plans"

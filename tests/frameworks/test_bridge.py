@@ -12,8 +12,7 @@ import pytest
 from astra.catalog.models import model, model_names
 from astra.export import EXPORTERS
 from astra.export.base import Launch, refusals
-from astra.export.bridge_config import overrides
-from astra.export.bridge_recipes import recipe_for
+from astra.export.bridge import overrides, recipe_for
 from tests.export.launching import given, run_script, write
 from tests.frameworks.conftest import Harness
 from tests.frameworks.hf_configs import CONFIGS

@@ -23,13 +23,12 @@ from astra.catalog.prices_import import import_prices
 from astra.catalog.requests import read_request_file, write_request
 from astra.errors import AstraError, InputError
 from astra.export.imports import import_text
-from astra.export.reading import from_record, read_record
-from astra.export.rented import plan_of_choice, read_rented
+from astra.export.reading import from_record, plan_of_choice, read_record, read_rented
 from astra.files import parse_json
 from astra.layers import weights
 from astra.questions.declared import read_study
 from astra.rules.restrictions import parse_restrictions
-from astra.rules.written import rules_of
+from astra.rules.table import rules_of
 from astra.search.detail import legality
 from astra.search.world import World
 from astra.sharing.declared import read_sharing

@@ -15,10 +15,16 @@ from hypothesis import strategies as st
 from astra.errors import InputError
 from astra.lab.profile import ops
 from astra.lab.profile.gpu import ClockWatch, kernel_kind, packages
-from astra.lab.profile.ops import _ATTENTION_CALLS, _STREAM_CALLS, _STREAMING, measure
-from astra.lab.profile.plan import KERNELS, PACKAGES, STREAMING, all_rows, linear_layers, row_key
-from astra.lab.profile.store import Store
-from astra.lab.profile.timing import L2_SPAN_BYTES, MAX_SETS, sets_for
+from astra.lab.profile.ops import (
+    _ATTENTION_CALLS,
+    _STREAM_CALLS,
+    _STREAMING,
+    L2_SPAN_BYTES,
+    MAX_SETS,
+    measure,
+    sets_for,
+)
+from astra.lab.profile.plan import KERNELS, PACKAGES, STREAMING, Store, all_rows, linear_layers, row_key
 
 
 def test_quick_rows_are_fewer_and_unique() -> None:

@@ -14,17 +14,18 @@ from msgspec.structs import replace
 
 from astra.catalog import runtimes
 from astra.errors import InputError
-from astra.lab.profile.store import Store
+from astra.lab.profile.plan import Store
 from astra.lab.rehearse import run as rehearse
 from astra.lab.rehearse.case import (
     Case,
+    as_row,
     fewest_microbatches,
+    fill_seconds,
+    net_of_before,
     read_cases,
     write_cases,
 )
-from astra.lab.rehearse.fabric import fill_seconds
-from astra.lab.rehearse.fake import Counter
-from astra.lab.rehearse.measure import net_of_before
+from astra.lab.rehearse.counter import Counter
 from astra.lab.rehearse.plan import (
     CannotRehearse,
     case_of,
@@ -34,11 +35,11 @@ from astra.lab.rehearse.plan import (
     refusals,
     stages_of,
 )
-from astra.lab.rehearse.rows import as_row, case_of_row
 from astra.spec.model import MLA, ModelSpec, MoE
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.workload import Workload
 from tests.schedule.alive import peak_activation_bytes
+from tools.rehearsed_rows import case_of_row
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ModelSpec(

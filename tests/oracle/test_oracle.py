@@ -19,8 +19,7 @@ import pytest
 from astra.columns import from_strategy
 from astra.cost.recompute import module_names
 from astra.rules.restrictions import Restrictions
-from astra.rules.table import Rule, check
-from astra.rules.written import rule_lines, rules_of
+from astra.rules.table import Rule, check, rule_lines, rules_of
 from astra.search.detail import estimate, layers_of
 from astra.search.engine import SearchOutcome, search
 from astra.search.settle import GROUP

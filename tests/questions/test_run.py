@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 import astra
-from astra.catalog.requests import write_request
-from astra.catalog.toml import write_toml
+from astra.catalog.requests import write_request, write_toml
 from astra.cli import main
 from astra.errors import AstraError, OutputError
 from astra.questions.answering import answered

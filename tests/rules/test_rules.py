@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from astra.columns import FIELDS, Column, from_strategy
 from astra.rules.names import DERIVED, NAMES, Names, facts_of
-from astra.rules.table import ADVICE, RULES, advice, check, violations
-from astra.rules.written import parse_rule
+from astra.rules.table import ADVICE, RULES, advice, check, parse_rule, violations
 from astra.spec.cluster import Device, Link, NodeType, Pool
 from astra.spec.model import Encoder, ModelSpec, MoE
 from astra.spec.strategy import parse_strategy

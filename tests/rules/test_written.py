@@ -16,8 +16,7 @@ from astra.errors import InputError
 from astra.files import LIMITS
 from astra.rules.language import MAX_DEPTH, MAX_LENGTH, Condition, RuleText
 from astra.rules.names import NAMES, Names
-from astra.rules.table import Rule
-from astra.rules.written import MAX_RULES, parse_rule, rule_lines, rules_of
+from astra.rules.table import MAX_RULES, Rule, parse_rule, rule_lines, rules_of
 from astra.spec.strategy_fields import CHOICES
 
 Row = Mapping[str, Any]

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import astra
-from astra.catalog.toml import write_toml
+from astra.catalog.requests import write_toml
 from astra.cli import main
 from astra.errors import NoFeasiblePlan
 from astra.questions.answering import answered

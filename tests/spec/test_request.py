@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from astra.catalog.clusters import parse_gpus
 from astra.catalog.models import model
-from astra.catalog.toml import write_toml
+from astra.catalog.requests import write_toml
 from astra.cli import options, parser
 from astra.errors import InputError
 from astra.files import load_toml

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from astra.catalog.hardware import device
 from astra.errors import InputError
-from astra.lab.rehearse.case import Case
-from astra.lab.rehearse.rows import as_row
+from astra.lab.rehearse.case import Case, as_row
 from astra.search.detail import estimate
 from astra.spec.model import ModelSpec, MoE
 from astra.spec.strategy import parse_strategy

@@ -7,9 +7,9 @@ The script says ``torchrun ... $MEGATRON_DIR/pretrain_gpt.py FLAGS``; with ``MEG
 this file. Flags are parsed and validated by megatron-core's own ``megatron.training``, which also builds the model,
 wraps it, makes the optimizer and runs the training loop. Two things differ from Megatron-LM's file of the same name.
 Layers are megatron-core's local ones with torch's norms and attention, as a rehearsal runs them
-(``astra.lab.rehearse.modules``); kernels of TransformerEngine alone (grouped experts, overlapped tensor parallelism)
-are off. Tokens are random, drawn by the number of the sample in the batch: any split of a batch trains on the same
-ones, and every step on the same batch, whose loss must fall.
+(``astra.lab.rehearse.megatron_config``); kernels of TransformerEngine alone (grouped experts, overlapped tensor
+parallelism) are off. Tokens are random, drawn by the number of the sample in the batch: any split of a batch trains on
+the same ones, and every step on the same batch, whose loss must fall.
 
 On a machine without a GPU it runs on the CPU over gloo. The first rank of the last stage prints one line of JSON: the
 loss of every step, its seconds, and the most memory that was held.
@@ -30,7 +30,7 @@ SOURCES: Final = Path(__file__).resolve().parents[2] / "src"
 if str(SOURCES) not in sys.path:
     sys.path.insert(0, str(SOURCES))
 
-from astra.lab.rehearse import cpu, modules  # noqa: E402
+from astra.lab.rehearse import cpu, megatron_config  # noqa: E402
 
 # Later words win; they come after those of the exported script.
 WITHOUT_ENGINE: Final = (
@@ -41,6 +41,26 @@ WITHOUT_GPU: Final = (
     "--distributed-backend", "gloo", "--no-check-for-nan-in-loss-and-grad", "--no-gradient-reduce-div-fusion",
 )  # fmt: skip
 Prepare = Callable[[list[Any]], None]
+
+
+def without_memory_figures() -> None:
+    """Nothing is held on a GPU that is not there."""
+    import torch
+
+    cuda: Any = torch.cuda
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+        setattr(cuda, name, lambda *_, **__: 0)
+    cuda.memory_stats = lambda *_, **__: {}
+
+
+def splits_as_numbers() -> None:
+    """Token counts go to the host as numbers only from a GPU; collectives here want them so too. After the import."""
+    from megatron.core.transformer.moe import token_dispatcher
+
+    def moved(tensor: Any, as_numpy: bool = False, **_: Any) -> Any:
+        return tensor.numpy() if as_numpy and hasattr(tensor, "numpy") else tensor
+
+    token_dispatcher.maybe_move_tensor_to_cpu = moved
 
 
 def load() -> bool:
@@ -55,7 +75,7 @@ def load() -> bool:
     if not gpu:
         torch.set_num_threads(1)
         cpu.pretend_gpu()
-        cpu.without_memory_figures()
+        without_memory_figures()
         torch.compile = cpu.fused(lambda function, *args, **options: function(*args, **options))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -67,8 +87,8 @@ def load() -> bool:
     if not gpu:
         torch.compile = plain
         cpu.without_random_states()
-        cpu.splits_as_numbers()
-    modules.without_fp8()
+        splits_as_numbers()
+    megatron_config.without_fp8()
     return gpu
 
 
@@ -103,7 +123,7 @@ def _train(gpu: bool, prepare: Prepare | None) -> dict[str, Any] | None:
     kind = ModelType.encoder_or_decoder
     real = training.get_model
     training.get_model = _prepared(real, prepare) if prepare else real
-    with modules.fused_adam():
+    with megatron_config.fused_adam():
         model, optimizer, scheduler = training.setup_model_and_optimizer(kind, _provider(args, gpu))
     steps: list[tuple[float, float | None]] = []
     training.train_step = _recorded(training.train_step, steps, torch)
@@ -144,8 +164,9 @@ def _provider(args: Any, gpu: bool) -> Callable[..., Any]:
             config, use_transformer_engine=False, normalization=config.normalization, vp_stage=vp_stage
         )
         for layer in block.layer_specs:
-            modules.with_torch_parts(layer, modules.sdpa_attention("flash") if gpu else None, grouped=gpu)
-        block.layer_norm = modules.torch_norm
+            core = megatron_config.sdpa_attention("flash") if gpu else None
+            megatron_config.with_torch_parts(layer, core, grouped=gpu)
+        block.layer_norm = megatron_config.torch_norm
         return GPTModel(
             config=config,
             transformer_layer_spec=block,

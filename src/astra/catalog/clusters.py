@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,12 +12,57 @@ from typing import Any, Final
 import msgspec
 
 from astra.catalog import hardware
-from astra.catalog.measured import read_sweeps
-from astra.errors import InputError, UnknownName, fold, within
-from astra.files import read_toml
-from astra.spec.cluster import Cluster, Device, Joint, Link, NodeType, Pool
+from astra.errors import AstraError, InputError, UnknownName, fold, within
+from astra.files import read_json, read_toml
+from astra.spec.cluster import Cluster, CollectiveSweep, Device, Joint, Link, NodeType, Pool
 from astra.spec.names import Line, Name, as_line, check_fields
 from astra.spec.record import Spec, check, decode
+
+_PROFILE: Final = "a profile written by astra profile on several GPUs"
+
+
+def read_sweeps(path: Path, gpu: Device) -> tuple[CollectiveSweep, ...]:
+    """The sweeps of a profile that was measured between GPUs of this type, or of the type it is a variant of."""
+    try:
+        document = read_json(path, "profile")
+        between = document.get("collectives") or {}
+        rows = [row for row in document["rows"] if row["op"] == "collective" and "seconds" in row]
+        measured_on, backend = str(between.get("gpu", "")), between.get("backend")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InputError("profile", str(path), want=_PROFILE) from None
+    if not rows:
+        raise InputError("profile", str(path), want=_PROFILE, fix="It holds no collectives: one GPU has none.")
+    if backend != "nccl" or not _same(measured_on, gpu):
+        want = f"one measured between {gpu.name} by NCCL, not between {measured_on} by {backend}"
+        raise InputError("profile", str(path), want=want)
+    try:
+        return _sweeps(rows)
+    except (ValueError, KeyError, TypeError):
+        raise InputError("profile", str(path), want=f"{_PROFILE}; its rows cannot be read") from None
+
+
+def _sweeps(rows: list[dict[str, Any]]) -> tuple[CollectiveSweep, ...]:
+    groups: dict[tuple[str, int, int], dict[float, float]] = defaultdict(dict)
+    for row in rows:
+        groups[row["collective"], row["ranks"], row["stride"]][float(row["bytes"])] = float(row["seconds"])
+    return tuple(
+        CollectiveSweep(
+            op=op,
+            ranks=ranks,
+            stride=stride,
+            nbytes=tuple(sorted(found)),
+            seconds=tuple(found[x] for x in sorted(found)),
+        )
+        for (op, ranks, stride), found in sorted(groups.items())
+    )
+
+
+def _same(measured_on: str, gpu: Device) -> bool:
+    try:
+        return hardware.device(measured_on).name in (gpu.name, gpu.relative)
+    except AstraError:  # not in the catalog: a GPU of the user's own goes by its own name
+        return measured_on == gpu.name
+
 
 _WANTED: Final = "a number of GPUs and their type, such as 512xH100 or 512xH100@aws-p5.48xlarge"
 _FORM: Final = re.compile(r"\s*([0-9]+)(?:\s*[x×*]\s*|\s+)([^@]*?)\s*(?:@\s*([^@]*?)\s*)?", re.IGNORECASE)  # noqa: RUF001
@@ -306,8 +352,7 @@ def _without_like(table: Mapping[str, Any]) -> dict[str, Any]:
 def _sourced(link: Any, source: str) -> Any:
     if not isinstance(link, dict):
         return link
-    link = {"source": source, **link}
-    return link | {"reach": hardware.ANY_REACH} if link.get("reach") == "any" else link
+    return hardware.reached({"source": source, **link})
 
 
 def _plain(value: Any) -> Any:

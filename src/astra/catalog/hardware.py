@@ -169,7 +169,7 @@ def decode_node(table: Mapping[str, Any], *, where: str) -> NodeType:
     """A node type from plain data; a tier may say ``reach = "any"``."""
     links = table.get("links")
     if isinstance(links, list):
-        table = {**table, "links": [_reached(link) for link in links]}
+        table = {**table, "links": [reached(link) for link in links]}
     parsed: NodeType = decode(NodeType, table, where=where)
     return parsed
 
@@ -190,7 +190,8 @@ def _node(stem: str) -> NodeType:
     return decode_node(load_toml((DATA / "nodes" / f"{stem}.toml").read_bytes()), where=f"node {stem}")
 
 
-def _reached(link: Any) -> Any:
+def reached(link: Any) -> Any:
+    """A tier that joins any number of GPUs may say so by a word."""
     return {**link, "reach": ANY_REACH} if isinstance(link, dict) and link.get("reach") == "any" else link
 
 

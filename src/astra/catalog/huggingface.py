@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from astra.catalog.huggingface_classic import CLASSIC
+from astra.catalog.huggingface_families import CLASSIC, TOWERS
 from astra.catalog.huggingface_forward import ModelType, forward_fields, model_types, routing
-from astra.catalog.huggingface_shape import (
+from astra.catalog.keys import (
     Fields,
+    Keys,
     dims_of,
     every_layer,
     frame_of,
@@ -23,8 +24,6 @@ from astra.catalog.huggingface_shape import (
     pattern_of,
     topk_of,
 )  # fmt: skip
-from astra.catalog.huggingface_vision import TOWERS
-from astra.catalog.keys import Keys
 from astra.errors import nearest_names, within
 from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE
 from astra.spec.names import MOST_IN_NAME, as_line

@@ -9,8 +9,7 @@ from typing import Any, Final, Literal
 from msgspec import field
 
 from astra.catalog.hardware import DATA
-from astra.catalog.huggingface_shape import Fields
-from astra.catalog.keys import Keys
+from astra.catalog.keys import Fields, Keys
 from astra.files import load_toml
 from astra.spec.model import Rotary
 from astra.spec.record import Spec, decode

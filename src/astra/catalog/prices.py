@@ -7,7 +7,7 @@ import datetime as dt
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -111,7 +111,8 @@ def is_of(price: Price, node: NodeType) -> bool:
     if (price.gpu, price.gpus) != (node.gpu, node.gpus):
         return False
     known = {fold(name) for name in (node.name, *node.aliases)}
-    return fold(price.provider + price.instance) in known or _is_instance(price, node, known)
+    named = fold(price.provider) == fold(node.provider) and fold(price.instance) in known
+    return named or fold(price.provider + price.instance) in known
 
 
 def is_whole(price: Price) -> bool:
@@ -199,10 +200,6 @@ def _weight(price: Price) -> tuple[dt.date, int, float]:
     return price.date, price.gpus, price.usd_per_gpu_h
 
 
-def _is_instance(price: Price, node: NodeType, known: set[str]) -> bool:
-    return fold(price.provider) == fold(node.provider) and fold(price.instance) in known
-
-
 def parse_prices(text: str, *, where: str, today: dt.date) -> tuple[Price, ...]:
     """Offers from CSV text; no date may lie after ``today``."""
     rows = csv_rows(text, where)
@@ -241,7 +238,7 @@ def _price(cells: Mapping[str, str], where: str, today: dt.date) -> Price:
     for column, cell in cells.items():
         if column in OPTIONAL and not cell.strip():
             continue
-        fields[column] = _READERS.get(column, _name)(cell.strip(), f"{where}, column {column}")
+        fields[column] = _READERS.get(column, _text)(cell.strip(), f"{where}, column {column}")
     if fields["date"] > today:
         raise InputError(f"{where}, column date", cells["date"], want=f"no date after today ({today})")
     return with_terms(Price(**fields))
@@ -270,24 +267,11 @@ def _terms() -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-def _name(cell: str, where: str) -> str:
-    if not cell:
+def _text(cell: str, where: str, *, line: bool = False, needed: bool = True) -> str:
+    """A name, or a line of text."""
+    if needed and not cell:
         raise InputError(where, None, want="some text; it is empty")
-    return check_name(where, cell)
-
-
-def _source(cell: str, where: str) -> str:
-    if not cell:
-        raise InputError(where, None, want="some text; it is empty")
-    return check_line(where, cell)
-
-
-def _region(cell: str, where: str) -> str:
-    return check_name(where, cell, empty=True)
-
-
-def _remark(cell: str, where: str) -> str:
-    return check_line(where, cell)
+    return check_line(where, cell) if line else check_name(where, cell, empty=True)
 
 
 def _gpu(cell: str, where: str) -> str:
@@ -301,11 +285,15 @@ def _gpus(cell: str, where: str) -> int:
     return gpus
 
 
-def _dollars(cell: str, where: str) -> float:
+def _float(cell: str) -> float:
     try:
-        usd = float(cell)
+        return float(cell)
     except ValueError:
-        usd = math.nan
+        return math.nan
+
+
+def _dollars(cell: str, where: str) -> float:
+    usd = _float(cell)
     if not 0 < usd <= _DEAREST_USD:
         want = f"dollars per GPU and hour, above 0 and at most {_DEAREST_USD:g}"
         raise InputError(where, cell or None, want=want)
@@ -313,10 +301,7 @@ def _dollars(cell: str, where: str) -> float:
 
 
 def _number(cell: str, where: str) -> float:
-    try:
-        value = float(cell)
-    except ValueError:
-        value = math.nan
+    value = _float(cell)
     if not 0 <= value <= _LONGEST:
         raise InputError(where, cell, want=f"a number from 0 to {_LONGEST:,.0f}, or nothing")
     return value
@@ -351,16 +336,16 @@ def _one_of(*allowed: str) -> Callable[[str, str], str]:
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "gpu": _gpu,
     "gpus": _gpus,
-    "region": _region,
+    "region": partial(_text, needed=False),
     "market": _one_of(*get_args(Market)),
     "usd_per_gpu_h": _dollars,
     "currency": _one_of("USD"),
     "date": _date,
-    "source": _source,
-    "notes": _remark,
+    "source": partial(_text, line=True),
+    "notes": partial(_text, line=True, needed=False),
     "available": _gpus,
     "min_gpus": _gpus,
     "network": _network,
     **dict.fromkeys(("term_days", "minimum_s", "step_s", "startup_s"), _number),
-    "terms": _remark,
+    "terms": partial(_text, line=True, needed=False),
 }

@@ -13,56 +13,24 @@ import io
 import math
 import statistics
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from astra.catalog import hardware
 from astra.catalog.prices import COLUMNS, OPTIONAL, Market, Price, parse_prices, with_terms
 from astra.errors import InputError, shortened
-from astra.files import csv_rows, read_text
+from astra.files import csv_rows, load_toml, own_text, read_text
 from astra.spec.names import as_line, as_name, check_name
 
 SKYPILOT: Final = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
 PLAIN: Final = ("gpu", "usd_per_gpu_h")  # what a plain CSV must have; the rest has defaults
-# SkyPilot's names that the GPU catalog does not know, or knows as something else.
-RENAMED: Final = {
-    "A100": "A100-SXM4-40GB",
-    "A100-80GB": "A100-SXM4-80GB",
-    "A100-80GB-SXM": "A100-SXM4-80GB",
-    "H100": "H100-SXM5-80GB",
-    "H100-SXM": "H100-SXM5-80GB",
-    "H100-MEGA": "H100-SXM5-80GB",
-    "H200": "H200-SXM5-141GB",
-    "H200-SXM": "H200-SXM5-141GB",
-    "V100": "V100-SXM2-16GB",
-    "V100-32GB": "V100-SXM2-32GB",
-    "B200": "B200-SXM-180GB",
-    "B300": "B300-SXM-288GB",
-    "GB200": "GB200-NVL72",
-    "RTXPRO6000": "RTXPRO6000-Blackwell",
-    "A100-80G-PCIE": "A100-PCIe-80GB",
-    "H100-80G-PCIE": "H100-PCIe-80GB",
-    "H100-80G-SXM5": "H100-SXM5-80GB",
-}
-# Where the instance or its description says PCIe, a name that stands for the other board means this one.
-PCIE: Final = {"A100": "A100-PCIe-40GB", "A100-80GB": "A100-PCIe-80GB", "H100": "H100-PCIe-80GB"}
-# The machines that Google's GPUs come with (cloud.google.com/compute/docs/gpus, machine types).
-MACHINES: Final = {
-    **{("A100", n): f"a2-highgpu-{n}g" for n in (1, 2, 4, 8)},
-    ("A100", 16): "a2-megagpu-16g",
-    **{("A100-80GB", n): f"a2-ultragpu-{n}g" for n in (1, 2, 4, 8)},
-    **{("H100", n): f"a3-highgpu-{n}g" for n in (1, 2, 4, 8)},
-    ("H100-MEGA", 8): "a3-megagpu-8g",
-    ("H200", 8): "a3-ultragpu-8g",
-    ("B200", 8): "a4-highgpu-8g",
-    **{("L4", n): f"g2-standard-{12 * n}" for n in (1, 2, 4, 8)},
-    **{("RTXPRO6000", n): f"g4-standard-{48 * n}" for n in (1, 2, 4, 8)},
-}
-# As the price catalog spells them, so that an imported offer takes the place of the catalog's.
-PROVIDERS: Final = {
-    "aws": "AWS", "gcp": "GCP", "azure": "Azure", "oci": "OCI", "ibm": "IBM", "runpod": "RunPod", "lambda": "Lambda",
-    "nebius": "Nebius", "vast": "Vast.ai", "seeweb": "Seeweb", "verda": "Verda", "hyperstack": "Hyperstack",
-}  # fmt: skip
+
+
+@cache
+def _skypilots() -> dict[str, dict[str, Any]]:
+    """SkyPilot's names (``data/skypilot.toml``)."""
+    return load_toml(own_text(__file__, "skypilot.toml").encode())
 
 
 class ImportedPrices(NamedTuple):
@@ -101,7 +69,7 @@ def import_prices(path: str | Path, *, provider: str = "", date: dt.date | None 
 def _provider(path: str | Path) -> str:
     """By the file's name, or its folder's: a SkyPilot catalog keeps ``aws/vms.csv``."""
     name = Path(path).resolve().parent.name if Path(path).stem == "vms" else Path(path).stem
-    return PROVIDERS.get(name.lower()) or as_name(name)
+    return _skypilots()["providers"].get(name.lower()) or as_name(name)
 
 
 def _plain(text: str, where: str, provider: str, day: dt.date) -> tuple[Price, ...]:
@@ -143,7 +111,7 @@ def _skypilot(text: str, where: str, provider: str, day: dt.date) -> ImportedPri
         gpu, machine = _gpu(name, row), None
         gpus = _count(row["AcceleratorCount"], f"{where}: line {line}, column AcceleratorCount") if gpu else 0
         if not instance:
-            instance = MACHINES.get((name.upper(), gpus), "")
+            instance = _skypilots()["machines"].get(name.upper(), {}).get(str(gpus), "")
             machine = machines.get(_at(row, instance))
         for column in ("InstanceType", "Region"):
             check_name(f"{where}: line {line}, column {column}", row[column].strip(), empty=True)
@@ -179,9 +147,8 @@ _MARKETS: Final[Mapping[Market, str]] = {"on-demand": "Price", "spot": "SpotPric
 
 def _gpu(name: str, row: Mapping[str, str]) -> str | None:
     said = f"{row['InstanceType']} {row.get('GpuInfo', '')}".upper()
-    if "PCIE" in said and "SXM" not in said and name.upper() in PCIE:
-        return PCIE[name.upper()]
-    return RENAMED.get(name.upper()) or hardware.guess("devices", name)
+    boards = _skypilots()["pcie"] if "PCIE" in said and "SXM" not in said else {}
+    return boards.get(name.upper()) or _skypilots()["gpus"].get(name.upper()) or hardware.guess("devices", name)
 
 
 def _count(cell: str, where: str) -> int:

@@ -44,10 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> VerbAnswer:
     """Read, check, write; the answer says what was written."""
-    from astra.export.making import target  # noqa: PLC0415
-    from astra.export.python import exported  # noqa: PLC0415
-    from astra.export.reading import read_record  # noqa: PLC0415
-    from astra.export.rented import plan_of_choice, read_rented  # noqa: PLC0415
+    from astra.export.python import exported, target  # noqa: PLC0415
+    from astra.export.reading import plan_of_choice, read_record, read_rented  # noqa: PLC0415
 
     exporter = target(args.to, "--to")
     rented = read_rented(args.plan)
@@ -62,7 +60,7 @@ def run(args: argparse.Namespace) -> VerbAnswer:
 def check_target(args: argparse.Namespace, *names: str) -> None:
     """Say before a search what would fail after it: an unknown target, or, without one, options that go with it."""
     if args.export is not None:
-        from astra.export.making import target  # noqa: PLC0415
+        from astra.export.python import target  # noqa: PLC0415
 
         target(args.export, "--export")
         return

@@ -77,8 +77,7 @@ def run(args: argparse.Namespace) -> VerbAnswer:
 def _export(report: RentReport, args: argparse.Namespace) -> list[str]:
     """The files of one choice, and a sentence that says where they are."""
     from astra.export.python import write  # noqa: PLC0415
-    from astra.export.reading import from_record  # noqa: PLC0415
-    from astra.export.rented import plan_of_choice  # noqa: PLC0415
+    from astra.export.reading import from_record, plan_of_choice  # noqa: PLC0415
 
     plans = plan_of_choice(report.to_dict(), args.pick, "rent")
     launch, job = from_record(plans, 1, where="rent")

@@ -6,27 +6,26 @@ import sys
 from types import ModuleType
 from typing import Any, Final
 
-from astra.export.accelerate import Accelerate
-from astra.export.base import Exporter, by_name
-from astra.export.bridge import Bridge
-from astra.export.deepspeed import DeepSpeed
-from astra.export.flagscale import FlagScale
-from astra.export.launchers import Kubernetes, SkyPilot, Slurm
-from astra.export.megatron import Megatron
-from astra.export.pytorch import PyTorch
-from astra.export.torchtitan import TorchTitan
+from astra.export.base import by_name
+from astra.export.bridge import BRIDGE
+from astra.export.flagscale import FLAGSCALE
+from astra.export.huggingface import ACCELERATE, DEEPSPEED
+from astra.export.launchers import KUBERNETES, SKYPILOT, SLURM
+from astra.export.megatron import MEGATRON
+from astra.export.pytorch import PYTORCH
+from astra.export.torchtitan import TORCHTITAN
 
-EXPORTERS: Final[dict[str, Exporter]] = by_name(
-    Megatron(),
-    Bridge(),
-    TorchTitan(),
-    PyTorch(),
-    DeepSpeed(),
-    Accelerate(),
-    FlagScale(),
-    Slurm(),
-    SkyPilot(),
-    Kubernetes(),
+EXPORTERS: Final = by_name(
+    MEGATRON,
+    BRIDGE,
+    TORCHTITAN,
+    PYTORCH,
+    DEEPSPEED,
+    ACCELERATE,
+    FLAGSCALE,
+    SLURM,
+    SKYPILOT,
+    KUBERNETES,
 )
 
 

@@ -7,13 +7,13 @@ refused: nothing else is ever exported in its place unless the nearest plan is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, Protocol, TypeVar
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from astra.catalog import runtimes
-from astra.errors import AstraError
-from astra.export.figures import PlanFigures, save_interval
-from astra.export.quoting import comment
+from astra.errors import AstraError, visible
+from astra.export.quoting import comment, markdown
 from astra.files import own_text
 from astra.rules.can import Reason, may
 from astra.spec.cluster import Pool
@@ -21,6 +21,77 @@ from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
 from astra.spec.strategy import Strategy
 from astra.spec.workload import Workload
+
+
+class PlanFigures(NamedTuple):
+    """PlanFigures and words of a plan's estimate; None or empty where it has none."""
+
+    step_low_s: float | None = None
+    step_high_s: float | None = None
+    peak_gib: float | None = None
+    peak_low_gib: float | None = None
+    peak_high_gib: float | None = None
+    limit_gib: float | None = None
+    days: float | None = None
+    market: str = ""
+    provider: str = ""
+    region: str = ""
+    save_every_s: float | None = None  # the interval of checkpoints that the expected bill counts with
+
+
+def figures_of(estimate: Mapping[str, Any]) -> PlanFigures:
+    """What an estimate tells, as far as it is well formed; it decides nothing."""
+    step, peak = _part(estimate, "step_s_range"), _part(estimate, "peak_gib_range")
+    cost = _part(estimate, "cost")
+    price, expected = _part(cost, "price"), _part(cost, "expected")
+    return PlanFigures(
+        step_low_s=_number(step, "low"),
+        step_high_s=_number(step, "high"),
+        peak_gib=_number(estimate, "peak_reserved_gib"),
+        peak_low_gib=_number(peak, "low"),
+        peak_high_gib=_number(peak, "high"),
+        limit_gib=_number(estimate, "memory_limit_gib"),
+        days=_number(expected, "days") or _number(cost, "days"),
+        market=_text(price, "market"),
+        provider=_text(price, "provider"),
+        region=_text(price, "region"),
+        save_every_s=_number(expected, "checkpoint_interval_s"),
+    )
+
+
+def estimated_anew(figures: PlanFigures, estimate: Mapping[str, Any]) -> PlanFigures:
+    """The same bill with the time and memory of another estimate."""
+    new = figures_of(estimate)
+    return new._replace(
+        days=figures.days,
+        market=figures.market,
+        provider=figures.provider,
+        region=figures.region,
+        save_every_s=figures.save_every_s,
+    )
+
+
+def save_interval(figures: PlanFigures, step_s: float | None, *, usual: int = 1000) -> int:
+    """Steps between checkpoints, as billed."""
+    if figures.save_every_s is None or step_s is None:
+        return usual
+    return max(1, round(figures.save_every_s / step_s))
+
+
+def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = record.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _number(record: Mapping[str, Any], name: str) -> float | None:
+    value = record.get(name)
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return float(value) if fine and value is not None else None
+
+
+def _text(record: Mapping[str, Any], name: str) -> str:
+    value = record.get(name)
+    return visible(value) if isinstance(value, str) else ""
 
 
 class CannotExport(AstraError):
@@ -137,41 +208,28 @@ class Left(NamedTuple):
     meaning: str
 
 
-class Exporter(Protocol):
+class Exporter(NamedTuple):
     """A target of ``astra export``."""
 
-    @property
-    def name(self) -> str:
-        """As given to ``--to``."""
-
-    @property
-    def title(self) -> str:
-        """What is written, in one line."""
-
-    @property
-    def verified(self) -> str:
-        """The version whose own parser accepted these files in tests."""
-
-    @property
-    def runtime(self) -> str | None:
-        """The runtime profile that models the target; None to keep the plan's own."""
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        """What its files cannot express."""
+    name: str  # as given to --to
+    title: str  # what is written, in one line
+    verified: str  # the version whose own parser accepted these files in tests
+    runtime: str | None  # the profile that models the target; None to keep the plan's own
+    limits: tuple[Limit, ...]  # what its files cannot express
+    made: Callable[[Launch], dict[str, str]]  # name and content of each file; the caller has checked the limits
+    left: Callable[[Launch], list[Left]] = lambda _: []  # what the files leave to whoever starts them
+    starts: Callable[[Launch], Exporter] | None = None  # of a launcher: the framework that it starts
+    takes_groups: bool = False  # of unlike replicas
+    notes: Callable[[Launch], str] | None = None  # how to start it; else those of its name in data
 
     def files(self, launch: Launch) -> dict[str, str]:
-        """Name and content of every file; the caller has checked the limits."""
-
-    def left(self, launch: Launch) -> list[Left]:
-        """What the files leave to whoever starts them."""
+        """Name and content of every file, the README among them."""
+        return self.made(launch) | {"README.md": _readme(launch, self)}
 
 
 def framework_of(exporter: Exporter, launch: Launch) -> Exporter:
     """The target itself, or the framework that a launcher starts."""
-    starts = getattr(exporter, "starts", None)
-    started: Exporter = exporter if starts is None else starts(launch)
-    return started
+    return exporter if exporter.starts is None else exporter.starts(launch)
 
 
 def runtime_of(exporter: Exporter, launch: Launch) -> Runtime:
@@ -198,7 +256,7 @@ def reasons(exporter: Exporter, launch: Launch) -> list[Reason]:
         for part in launch.groups or (launch,)
         for reason in may(runtime, part.strategy, part.model, part.workload, part.pool, layers=part.layers)
     ]
-    if launch.groups and not getattr(exporter, "takes_groups", False):
+    if launch.groups and not exporter.takes_groups:
         able.append(Reason("groups", _TOGETHER if launch.shares else _UNLIKE))
     return list(dict.fromkeys((*able, *limits_broken(exporter, launch))))
 
@@ -227,12 +285,14 @@ def one_pool(target: str) -> Limit:
     return Limit("cluster", f"{target} takes one GPU type per job", lambda launch: launch.mixed)
 
 
-E = TypeVar("E", bound=Exporter)
+def differ(of: Callable[[Mesh], object]) -> Callable[[Launch], bool]:
+    """Whether the meshes of a launch have several values of something."""
+    return lambda launch: len(set(map(of, launch.meshes))) > 1
 
 
-def by_name(*exporters: E) -> dict[str, E]:
+def by_name(*exporters: Exporter) -> dict[str, Exporter]:
     """A registry; two exporters of one name are refused."""
-    found: dict[str, E] = {}
+    found: dict[str, Exporter] = {}
     for exporter in exporters:
         if exporter.name in found:
             raise ValueError(f"two exporters are called {exporter.name}")
@@ -260,3 +320,49 @@ def template(name: str) -> str:
 def joined(lines: Iterable[str]) -> str:
     """Lines as a file."""
     return "\n".join(lines) + "\n"
+
+
+def _readme(launch: Launch, exporter: Exporter) -> str:
+    """What was exported, how to start it, and how it was checked."""
+    gpus = " + ".join(f"{mesh.gpus}x {markdown(mesh.pool.device.name)}" for mesh in launch.meshes)
+    workload = launch.workload
+    step = f"about {launch.step_s:.3g} s" if launch.step_s is not None else "not estimated"
+    figures = launch.figures
+    if figures.step_low_s is not None and figures.step_high_s is not None:
+        step += f", four in five times from {figures.step_low_s:.3g} to {figures.step_high_s:.3g} s"
+    warned = "".join(f"\n> {markdown(warning)}\n" for warning in launch.warnings)
+    return f"""\
+# {markdown(launch.model.name)} with {exporter.title}
+{warned}
+| | |
+|---|---|
+| GPUs | {gpus}: {launch.nodes} nodes of {launch.gpus_per_node} |
+| strategy | `{launch.strategy}` |
+| layers per virtual stage | {", ".join(map(str, launch.layers))} |
+| batch | {workload.global_batch} samples of {workload.seq} tokens |
+| micro-batches | {launch.microbatches} of {launch.strategy.mbs} on each of {launch.strategy.dp} replicas |
+| precision, optimizer | {markdown(workload.precision)}, {markdown(workload.optimizer)} |
+| step time | {step} |
+{_memory(launch)}\
+| made by | Astra {markdown(launch.version)} |
+| verified with | {exporter.verified} |
+
+{(exporter.notes(launch) if exporter.notes else template(f"{exporter.name}_notes.md")).strip()}
+{_left_over(exporter.left(launch))}"""
+
+
+def _memory(launch: Launch) -> str:
+    figures = launch.figures
+    if figures.peak_gib is None or figures.limit_gib is None:
+        return ""
+    between = ""
+    if figures.peak_low_gib is not None and figures.peak_high_gib is not None:
+        between = f" ({figures.peak_low_gib:.1f} to {figures.peak_high_gib:.1f})"
+    return f"| memory per GPU | {figures.peak_gib:.1f} GiB{between} of {figures.limit_gib:.1f} GiB |\n"
+
+
+def _left_over(left: list[Left]) -> str:
+    if not left:
+        return ""
+    rows = "\n".join(f"| {one.name} | {one.meaning} |" for one in left)
+    return f"\n## Left to you\n\n| | |\n|---|---|\n{rows}\n"

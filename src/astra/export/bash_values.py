@@ -8,6 +8,7 @@ grow to is counted letter by letter before it is made, so that no script takes l
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import operator
 import re
@@ -186,9 +187,6 @@ class Expander:
 
 
 _IN_SUM: Final = re.compile(r"\$?\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
-_SUM_TOKEN: Final = re.compile(r"\s*([0-9]{1,15}|[-+*/%()])")
-
-
 _CHOICE: Final = re.compile(r"\(?([^?:()<>=!]+)(>=|<=|==|!=|>|<)([^?:()<>=!]+)\)?\s*\?([^?:<>=!]+):([^?:<>=!]+)")
 _COMPARED: Final[dict[str, Callable[[int, int], bool]]] = {
     ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
@@ -203,53 +201,36 @@ def whole_sum(text: str) -> str:
         if not left or not right:
             return ""
         return whole_sum(choice.group(4 if _COMPARED[choice.group(2)](int(left), int(right)) else 5))
-    tokens = _SUM_TOKEN.findall(text)
-    if len(text) > _LONGEST_SUM or _SUM_TOKEN.sub("", text).strip() or not tokens:
+    plain = re.sub(r"\b0+(?=[0-9])", "", " ".join(text.split()))
+    if len(text) > _LONGEST_SUM or re.search(r"[^-+*/%() 0-9]|[0-9]{16}|\*\*|//", plain):
         return ""
-    value, rest = _added(tokens, 0)
-    return str(value) if value is not None and not rest else ""
-
-
-def _added(tokens: list[str], depth: int) -> tuple[int | None, list[str]]:
-    total, rest = _multiplied(tokens, depth)
-    while total is not None and rest and rest[0] in "+-":
-        sign = 1 if rest[0] == "+" else -1
-        term, rest = _multiplied(rest[1:], depth)
-        total = None if term is None else total + sign * term
-    return total, rest
-
-
-def _multiplied(tokens: list[str], depth: int) -> tuple[int | None, list[str]]:
-    total, rest = _single(tokens, depth)
-    while total is not None and rest and rest[0] in "*/%":
-        sign = rest[0]
-        factor, rest = _single(rest[1:], depth)
-        if factor is None or (sign != "*" and factor == 0) or abs(total) > _MOST_VALUE:
-            return None, rest
-        total = total * factor if sign == "*" else _divided(total, factor, sign)
-    return total, rest
+    try:
+        return str(_summed(ast.parse(plain, mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return ""
 
 
 _MOST_VALUE: Final = 10**18
 
 
-def _divided(left: int, right: int, sign: str) -> int:
-    """As in bash, towards zero."""
-    quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-    return quotient if sign == "/" else left - quotient * right
-
-
-def _single(tokens: list[str], depth: int) -> tuple[int | None, list[str]]:
-    if not tokens or depth > _MOST_DEPTH:
-        return None, []
-    first, rest = tokens[0], tokens[1:]
-    if first == "(":
-        value, rest = _added(rest, depth + 1)
-        return (value, rest[1:]) if rest and rest[0] == ")" else (None, [])
-    if first in "-+":
-        value, rest = _single(rest, depth + 1)
-        return (None if value is None else -value if first == "-" else value), rest
-    return (int(first), rest) if first.isdigit() else (None, [])
+def _summed(node: ast.AST) -> int:
+    """The value of a sum; a ValueError where it is none of whole numbers below reason."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.UnaryOp):
+        value = _summed(node.operand)
+        return -value if isinstance(node.op, ast.USub) else value
+    if not isinstance(node, ast.BinOp):
+        raise ValueError
+    left, right = _summed(node.left), _summed(node.right)
+    if isinstance(node.op, ast.Add | ast.Sub):
+        return left + right if isinstance(node.op, ast.Add) else left - right
+    if abs(left) > _MOST_VALUE:
+        raise ValueError
+    if isinstance(node.op, ast.Mult):
+        return left * right
+    quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)  # as in bash, towards zero
+    return quotient if isinstance(node.op, ast.Div) else left - quotient * right
 
 
 def _changed(value: str, how: str) -> str | None:

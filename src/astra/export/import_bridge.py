@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.export.import_megatron import layout_layers
-from astra.export.import_megatron_words import FP8_SCALED, GRAPHS, STAGES
-from astra.export.imported import ImportAsked, ImportedLaunch, Numbers
+from astra.export.import_megatron_model import FP8_SCALED, GRAPHS, STAGES
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, known_settings
 from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import MODULES
 
@@ -70,22 +70,13 @@ def _precision(said: Mapping[str, Any], program: str) -> str:
     return "fp16" if "fp16" in recipe or said.get("mixed_precision.fp16") is True else "bf16"
 
 
-# What decides speed or memory and recipes usually say, with what theirs is taken to be where nobody overrides it.
-_USUAL: Final = {
-    "model.context_parallel_size": "1",
-    "model.sequence_parallel": "off",
-    "model.recompute_granularity": "none",
-    "ddp.use_distributed_optimizer": "on",
-    "ddp.overlap_grad_reduce": "on",
-    "ddp.overlap_param_gather": "on",
-    "train.global_batch_size": "open",
-    "model.seq_length": "open",
-}
-
-
 def _of_the_recipe(said: Mapping[str, Any]) -> tuple[str, ...]:
     """What is left to the recipe, which is not read."""
-    return tuple(f"{key} is the recipe's, taken as {usual}" for key, usual in _USUAL.items() if key not in said)
+    return tuple(
+        f"{key} is the recipe's, taken as {usual}"
+        for key, usual in known_settings("bridge").words["usual"].items()
+        if key not in said
+    )
 
 
 def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:

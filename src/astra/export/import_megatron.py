@@ -3,17 +3,60 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.arguments import Arguments
-from astra.export.import_megatron_model import has_experts, model_of
-from astra.export.import_megatron_words import FP8_SCALED, flash, old, other_modules, precision, recompute, words, zero
-from astra.export.imported import ImportAsked, ImportedLaunch
-from astra.export.megatron_flags import shape_flags, unread
+from astra.export.base import template
+from astra.export.import_megatron_model import (
+    FP8_SCALED,
+    flash,
+    has_experts,
+    model_of,
+    old,
+    other_modules,
+    precision,
+    recompute,
+    words,
+    zero,
+)
+from astra.export.imported import Arguments, ImportAsked, ImportedLaunch
+from astra.files import load_toml
 from astra.spec.strategy import MAX_STAGES, Strategy
+
+
+@cache
+def _sorted() -> dict[str, Any]:
+    return load_toml(template("megatron_flags.toml").encode())
+
+
+@cache
+def shape_flags() -> frozenset[str]:
+    """What fixes the model: read, or of no use without the rest of it."""
+    return frozenset(f"--{name}" for name in _sorted()["shape"])
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Of flags that change nothing of a step, and of those that do."""
+    return re.compile(f"--(?:{'|'.join(_sorted()['harmless'])})"), re.compile("|".join(_sorted()["costly"]))
+
+
+def unread(flags: Mapping[str, Sequence[str]], read: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Flags nobody read: those that decide speed or memory, with their values, and those that are not known."""
+    harmless, costs = _patterns()
+    costly: list[str] = []
+    unknown: list[str] = []
+    for flag in sorted(set(flags) - set(read)):
+        said = " ".join(flags[flag])
+        shown = f"{flag} {said}".strip()
+        if said in _sorted()["usual"].get(flag.removeprefix("--"), ()) or harmless.fullmatch(flag):
+            continue
+        (costly if costs.search(flag) else unknown).append(shown)
+    return tuple(costly), tuple(unknown)
+
 
 _REPEATED: Final = (re.compile(r"\(([^()]*)\)\*([0-9]{1,4})"), re.compile(r"([A-Za-z|])\*([0-9]{1,4})"))
 
@@ -48,7 +91,9 @@ def from_words(
     if args.has("--deepspeed") and not args.has("--zero-stage"):
         _written_stage(args, files or {}, asked)
     strategy = _strategy(args, (tp, pp, vp, cp, world // (tp * pp * cp)), layers, name)
-    batch = args.maybe("--global-batch-size") or strategy.mbs * strategy.dp * _accumulated(args)
+    batch = args.maybe("--global-batch-size") or strategy.mbs * strategy.dp * (
+        args.maybe("--num-micro-batches-in-minibatch") or args.maybe("--gradient-accumulation-steps") or 1
+    )
     chosen = "sgd" if args.text("--optimizer") == "sgd" else "adam"
     seq, width = args.maybe("--seq-length") or args.maybe("--encoder-seq-length"), precision(args)
     if other and args.has("--decoder-seq-length"):
@@ -108,11 +153,6 @@ def _written_stage(args: Arguments, files: Mapping[str, str], asked: ImportAsked
         args.flags["--zero-stage"] = [stages.pop()]
     elif text and not stages and "zero_optimization" not in text and "$" not in text:
         args.flags["--zero-stage"] = ["0"]
-
-
-def _accumulated(args: Arguments) -> int:
-    """Micro-batches of a step, where a script of the first versions says that instead of a batch."""
-    return args.maybe("--num-micro-batches-in-minibatch") or args.maybe("--gradient-accumulation-steps") or 1
 
 
 def _unused(args: Arguments) -> tuple[str, ...]:

@@ -8,15 +8,13 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from astra.errors import InputError
-from astra.export.arguments import Arguments
 from astra.export.bash_run import Script, ways
-from astra.export.import_accelerate import json_record
 from astra.export.import_bridge import LINE, read_words
-from astra.export.import_megatron import from_words, split, world_of
-from astra.export.import_nemo import read_nemo
-from astra.export.import_trainer import BATCH_KEYS, from_flags, read_trainer
-from astra.export.imported import ImportAsked, ImportedLaunch
-from astra.export.megatron_flags import shape_flags
+from astra.export.import_megatron import from_words, shape_flags, split, world_of
+from astra.export.import_megatron_yaml import read_nemo
+from astra.export.import_sharding import json_record
+from astra.export.import_trainer import from_flags, read_trainer
+from astra.export.imported import Arguments, ImportAsked, ImportedLaunch
 from astra.export.yaml_reading import parse_yaml
 
 # Programs that take a model's flags and do not train it.
@@ -27,7 +25,7 @@ _OTHER_PROGRAM: Final = re.compile(
 _LISTS: Final = re.compile(r"data|path|file|prefix|host|blend")  # flags of as many values as one likes
 # Flags that a command line of a training job has.
 _TRAINS: Final = frozenset(("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size"))
-_PER_DEVICE: Final = frozenset(f"--{key}" for key in BATCH_KEYS) - {"--micro_batch_size"}
+_PER_DEVICE: Final = frozenset(("--per_device_train_batch_size", "--per_gpu_train_batch_size"))
 _CONFIGURED: Final = re.compile(r"[\w./${}-]+\.(?:ya?ml|toml)")
 _STARTS: Final = re.compile(
     r"(?:^|/)(?:llamafactory-cli|axolotl|accelerate|run_train\.py|torchtitan\S*|flagscale|nemo)$"
@@ -104,7 +102,7 @@ def _programs(words: list[str]) -> list[str]:
 def _reader(words: list[str]) -> _Reader | None:
     flags = {word.partition("=")[0] for word in words}
     if flags & _TRAINS:
-        return _megatron
+        return lambda script, words, asked: from_words(words, script.variables, asked, files=script.files)
     if sum(LINE.match(word.lstrip("+")) is not None for word in words) > 1:
         return _bridge
     if flags & _PER_DEVICE:
@@ -112,10 +110,6 @@ def _reader(words: list[str]) -> _Reader | None:
     if words[:2] == ["accelerate", "launch"] and "--config_file" in flags and not _CONFIGURED.search(words[-1]):
         return _accelerated
     return None
-
-
-def _megatron(script: Script, words: list[str], asked: ImportAsked) -> ImportedLaunch:
-    return from_words(words, script.variables, asked, files=script.files)
 
 
 def _bridge(script: Script, words: list[str], asked: ImportAsked) -> ImportedLaunch:
@@ -263,7 +257,9 @@ def _one(read: list[_Job], asked: ImportAsked) -> ImportedLaunch:
     """The job; several, or several ways that a script may go, must come to the same, or one is picked."""
     different: dict[tuple[object, ...], _Job] = {}
     for job in read:
-        different.setdefault((_decisive(job.found), job.shape), job)
+        found = job.found
+        decisive = (found.strategy, found.gpus, found.global_batch, found.seq, found.precision, found.model)
+        different.setdefault((*decisive, job.shape), job)
     jobs = list(different.values())
     shown = [str(job.found.strategy) for job in jobs]
     tests = dict.fromkeys(test.rpartition(": ")[0] for job in read for test in job.script.decided)
@@ -273,7 +269,3 @@ def _one(read: list[_Job], asked: ImportAsked) -> ImportedLaunch:
         raise InputError(asked.name, None, want=want, fix=fix)
     names = [str(place) for place in range(1, len(jobs) + 1)]
     return jobs[asked.choose(names, shown)].found
-
-
-def _decisive(found: ImportedLaunch) -> tuple[object, ...]:
-    return found.strategy, found.gpus, found.global_batch, found.seq, found.precision, found.model

@@ -1,4 +1,4 @@
-"""torchtitan's configurations: TOML, a Python file of ours, and its registries of several."""
+"""Configurations of trainers in PyTorch: torchtitan's (TOML, a Python file of ours, its registries) and nanotron's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from astra.catalog import runtimes
 from astra.errors import InputError
-from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, plain_value, section
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, known_settings, plain_value, section
 from astra.export.torchtitan import SCHEDULES
+from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 
 
@@ -28,7 +29,7 @@ def read_titan(sections: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunc
     if not {"parallelism", "training"} & set(sections):
         want = "a torchtitan configuration, with sections training and parallelism"
         raise InputError(name, None, want=want, fix="It has neither.")
-    sections = _today(sections, name)
+    sections, known = _today(sections, name), known_settings("torchtitan").read
     read, training = section(sections, "parallelism", name), section(sections, "training", name)
     model = section(sections, "model", name).values
     tp, pp = read.count("tensor_parallel_degree"), read.count("pipeline_parallel_degree")
@@ -66,22 +67,14 @@ def read_titan(sections: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunc
             *(["enable_async_tensor_parallel"] if read.values.get("enable_async_tensor_parallel") else []),
             *(["training.enable_cpu_offload"] if training.values.get("enable_cpu_offload") else []),
         ),
-        unknown=tuple(f"parallelism.{key}" for key, value in read.values.items() if key not in _READ and value),
+        unknown=tuple(f"parallelism.{key}" for key, value in read.values.items() if key not in known and value),
     )
-
-
-_READ: Final = frozenset(
-    ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree", "expert_parallel_degree",
-     "expert_tensor_parallel_degree", "pipeline_parallel_microbatch_size", "module_fqns_per_model_part",
-     "pipeline_parallel_schedule", "enable_sequence_parallel", "enable_async_tensor_parallel",
-     "data_parallel_replicate_degree", "data_parallel_shard_degree", "fsdp_reshard_after_forward", "spmd_backend")
-)  # fmt: skip
 
 
 def _today(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Sections as they are named now: versions of 2024 had degrees under training and experimental."""
     old = {**section(sections, "experimental", name).values, **section(sections, "training", name).values}
-    moved = {key: value for key, value in old.items() if key in _READ}
+    moved = {key: value for key, value in old.items() if key in known_settings("torchtitan").read}
     if "data_parallel_degree" in old:
         moved["data_parallel_shard_degree"] = old["data_parallel_degree"]
     return {**sections, "parallelism": {**moved, **section(sections, "parallelism", name).values}}
@@ -231,3 +224,61 @@ def _names(tree: ast.AST) -> set[str]:
     """The names in an expression, without the modules they come from."""
     found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     return found | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+_FAMILIES: Final = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
+
+
+def read_nanotron(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
+    """Degrees, tokens of a step, and the model where it is a plain one."""
+    mesh, tokens = section(record, "parallelism", asked.name), section(record, "tokens", asked.name)
+    optimizer = section(record, "optimizer", asked.name)
+    dp, tp, pp = mesh.count("dp"), mesh.count("tp"), mesh.count("pp")
+    zero = optimizer.whole("zero_stage", 0)
+    if zero not in (0, 1):
+        raise InputError(f"{asked.name}: optimizer.zero_stage", zero, want="0 or 1, all that nanotron has")
+    engine = str(mesh.values.get("pp_engine", "1f1b")).lower()
+    wide = optimizer.values.get("accumulate_grad_in_fp32", True) is not False
+    strategy = Strategy(
+        tp=tp, pp=pp, dp=dp, mbs=tokens.count("micro_batch_size"), cp=mesh.count("context_parallel_size"),
+        ep=mesh.count("expert_parallel_size"), zero=zero, overlap=(), grads="fp32" if wide else "bf16",
+        recompute="full" if mesh.values.get("recompute_layer") else "none",
+        sp=tp > 1 and str(mesh.values.get("tp_mode", "")).upper() == "REDUCE_SCATTER",
+        schedule="1f1b" if engine == "1f1b" or pp == 1 else "gpipe",
+    )  # fmt: skip
+    if asked.gpus is not None and asked.gpus != strategy.gpus:
+        want = f"{strategy.gpus}: dp*tp*pp of the file"
+        raise InputError("gpus", asked.gpus, want=want, fix="The file says the degrees; change dp in it.")
+    asynchronous = mesh.values.get("tp_linear_async_communication") is True and strategy.sp
+    others = [
+        f"parallelism.{key}"
+        for key, value in mesh.values.items()
+        if key not in known_settings("nanotron").read and value
+    ]
+    remarks = ["parallelism.tp_linear_async_communication"] * asynchronous
+    model = _model(section(record, "model", asked.name), asked.name, remarks)
+    return ImportedLaunch(
+        framework="nanotron",
+        strategy=strategy,
+        gpus=strategy.gpus,
+        global_batch=strategy.mbs * tokens.count("batch_accumulation_per_replica") * dp,
+        seq=tokens.count("sequence_length"),
+        model=model,
+        ignored=(*remarks, *others),
+    )
+
+
+def _model(settings: Numbers, name: str, remarks: list[str]) -> ModelSpec | None:
+    """The model, in the words of Hugging Face."""
+    from astra.catalog.huggingface import from_config  # noqa: PLC0415
+
+    config = section(settings.values, "model_config", f"{name}: model").values
+    kind = next((ours for word, ours in _FAMILIES.items() if config.get(word) is True), None)
+    if config.get("moe_config"):
+        remarks.append("model.model_config.moe_config, which is not read: name the model")
+        return None
+    if settings.values.get("dtype") not in (None, "bfloat16"):
+        remarks.append(f"model.dtype {settings.values['dtype']}, taken as bfloat16")
+    if kind is None:
+        return None
+    return from_config({**config, "model_type": kind}, where=f"{name}: model_config")

@@ -9,39 +9,14 @@ from typing import Any, Final
 
 from astra.catalog.models import known_name
 from astra.errors import InputError
-from astra.export.import_accelerate import json_record
-from astra.export.import_accelerate import sharding as launched_with
-from astra.export.import_deepspeed import sharding as zero_of
 from astra.export.import_megatron import from_words
-from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, plain_value
+from astra.export.import_sharding import accelerate_sharding, json_record, zero_sharding
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, known_settings, plain_value
 from astra.spec.strategy import Strategy
 
-MODEL_KEYS: Final = ("model_name_or_path", "base_model", "model")
-SEQ_KEYS: Final = ("cutoff_len", "sequence_len", "max_seq_length", "max_seq_len", "max_length", "model_max_length",
-                   "block_size")  # fmt: skip
-BATCH_KEYS: Final = ("per_device_train_batch_size", "micro_batch_size", "per_gpu_train_batch_size")
-_LORA_RANKS: Final = ("lora_rank", "lora_r")
 _PRESET: Final = re.compile(
     r"(?:ds_)?z(?:ero)?[_-]?([0-3])(.*offload)?|(?:stage[_-]?)([0-3])(.*offload)?", re.IGNORECASE
 )
-_COSTLY: Final = re.compile(
-    r"fsdp|deepspeed|batch|parallel|flash|attn|quant|bit|gradient|pack|offload|liger|unsloth|compile|bf16|fp16|fp8|tf32"
-    r"|optim|neftune|badam|galore|apollo|rope|moe|ring|context|accelerator|mixture|freeze|fused|kernel|experts|vision"
-)
-_READ: Final = frozenset(
-    (*MODEL_KEYS, *SEQ_KEYS, *BATCH_KEYS, *_LORA_RANKS, "gradient_accumulation_steps", "gradient_checkpointing", "bf16",
-     "fp16", "deepspeed", "fsdp", "fsdp_config", "finetuning_type", "adapter", "lora_target", "use_peft", "use_lora",
-     "lora_target_modules", "lora_alpha", "lora_dropout", "stage", "flash_attn", "flash_attention", "use_flash_attn",
-     "attn_implementation", "optim", "optimizer", "gradient_checkpointing_kwargs", "pure_bf16", "torch_dtype",
-     "dtype", "lora_target_linear", "disable_gradient_checkpointing", "ddp_timeout", "ddp_find_unused_parameters",
-     "per_device_eval_batch_size", "eval_batch_size", "optim_args", "gradient_clipping", "eval_sample_packing", "tf32",
-     "tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree", "dp_shard_size", "dp_replicate_size",
-     "fsdp_version", "lora_modules_to_save", "lora_target_parameters", "dataset_batch_size",
-     "fsdp_final_state_dict_type", "eval_accumulation_steps", "preprocessing_batch_size",
-     "per_gpu_eval_batch_size", "accelerate")
-)  # fmt: skip
-_OTHER_DEGREES: Final = ("expert_parallel_size", "ulysses_size", "sequence_parallel_size", "pipeline_parallel_size",
-                         "ep_size", "tp_size", "sp_size", "cp_size")  # fmt: skip
 MEGATRON_KEYS: Final = frozenset(("tensor_model_parallel_size", "pipeline_model_parallel_size"))
 _MEGATRON: Final = re.compile(
     r"(?:tensor|pipeline|expert|context|virtual_pipeline)_(?:model_)?(?:tensor_)?(?:model_)?parallel_size|sequence_parallel"
@@ -51,11 +26,12 @@ _MEGATRON: Final = re.compile(
 
 def read_trainer(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     """What the arguments decide."""
-    top = Numbers(record, asked.name)
-    mbs = next((top.count(key) for key in BATCH_KEYS if record.get(key) not in (None, "auto")), 8)
+    top, known = Numbers(record, asked.name), known_settings("trainer")
+    batch = known.words["batch"]
+    mbs = next((top.count(key) for key in batch if record.get(key) not in (None, "auto")), 8)
     steps = top.count("gradient_accumulation_steps")
     remarks: list[str] = []
-    if all(record.get(key) in (None, "auto") for key in BATCH_KEYS):
+    if all(record.get(key) in (None, "auto") for key in batch):
         remarks.append("per_device_train_batch_size, taken as the Trainer's 8")
     if record.get("auto_find_batch_size") is True:
         remarks.append("auto_find_batch_size, which may halve the micro-batch")
@@ -64,15 +40,15 @@ def read_trainer(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunc
         strategy, framework = _through_megatron(record, asked, mbs), "megatron"
     else:
         strategy, framework = _strategy(record, asked, mbs, remarks)
-    costly = [key for key in map(str, record) if key not in _READ and _COSTLY.search(key) and record[key] is not False]
+    costly = [key for key in known.unread(record) if record.get(key) is not False]
     megatron = [key for key in costly if framework == "megatron" and _MEGATRON.fullmatch(key)]
-    named = next((str(record[key]) for key in MODEL_KEYS if record.get(key)), "")
+    named = next((str(record[key]) for key in known.words["model"] if record.get(key)), "")
     return ImportedLaunch(
         framework=framework,
         strategy=strategy,
         gpus=strategy.gpus,
         global_batch=mbs * steps * strategy.dp,
-        seq=next((top.count(key) for key in SEQ_KEYS if record.get(key) is not None), None),
+        seq=next((top.count(key) for key in known.words["seq"] if record.get(key) is not None), None),
         precision=_precision(record, remarks),
         recipe=known_name(named) if named else None,
         ignored=(*remarks, *(key for key in costly if key not in megatron)),
@@ -95,7 +71,9 @@ def _task(record: Mapping[str, Any], top: Numbers, remarks: list[str]) -> tuple[
         remarks.append("weights quantised beside adapters (QLoRA)")
     if adapter not in ("lora", "qlora"):
         return ("pretrain" if said == "pt" and adapter == "full" else "finetune"), None
-    return "lora", next((top.count(key) for key in _LORA_RANKS if record.get(key) is not None), 8)
+    return "lora", next(
+        (top.count(key) for key in known_settings("trainer").words["rank"] if record.get(key) is not None), 8
+    )
 
 
 def _precision(record: Mapping[str, Any], remarks: list[str]) -> str:
@@ -111,7 +89,8 @@ def _precision(record: Mapping[str, Any], remarks: list[str]) -> str:
 
 def _strategy(record: Mapping[str, Any], asked: ImportAsked, mbs: int, remarks: list[str]) -> tuple[Strategy, str]:
     top, world = Numbers(record, asked.name), asked.count()
-    other = next((key for key in _OTHER_DEGREES if isinstance(record.get(key), int) and record[key] > 1), None)
+    degrees = known_settings("trainer").words["degrees"]
+    other = next((key for key in degrees if isinstance(record.get(key), int) and record[key] > 1), None)
     if other is not None:
         want = "1: this way of splitting has no word in a strategy"
         raise InputError(f"{asked.name}: {other}", record[other], want=want)
@@ -157,7 +136,7 @@ def sharding(record: Mapping[str, Any], asked: ImportAsked) -> tuple[dict[str, A
     launched = record.get("accelerate")
     if isinstance(launched, Mapping):
         kind = "deepspeed" if launched.get("distributed_type") == "DEEPSPEED" else "fsdp-eager"
-        return launched_with(launched, asked)[0], kind, launched_with(launched, asked)[1]
+        return accelerate_sharding(launched, asked)[0], kind, accelerate_sharding(launched, asked)[1]
     zero = record.get("deepspeed")
     if zero:
         held, remarks = _zero(zero, asked)
@@ -186,10 +165,10 @@ def sharding(record: Mapping[str, Any], asked: ImportAsked) -> tuple[dict[str, A
 def _zero(zero: object, asked: ImportAsked) -> tuple[dict[str, Any], list[str]]:
     """The stage: in the settings themselves, in a file beside this one, or in that file's name."""
     if isinstance(zero, Mapping):
-        return zero_of(zero, f"{asked.name}: deepspeed")
+        return zero_sharding(zero, f"{asked.name}: deepspeed")
     found = asked.file_named(str(zero))
     if found is not None:
-        return zero_of(json_record(*found), found[0])
+        return zero_sharding(json_record(*found), found[0])
     preset = _PRESET.search(str(zero).rpartition("/")[2])
     if preset is None:
         want = "a stage in the name, such as ds_z3_config.json, or that file beside this one"
@@ -218,9 +197,7 @@ def from_flags(flags: Mapping[str, list[str]]) -> dict[str, Any]:
 
 _ARGUMENTS: Final = re.compile(r"\w*TrainingArguments|(?:SFT|DPO|CPT|GRPO|PPO|ORPO|KTO|Reward)\w*Config")
 # Keywords whose value may be worked out by the script: they do not change what is read here.
-_FREE: Final = frozenset(
-    (*MODEL_KEYS, "optim", "gradient_checkpointing_kwargs", "ddp_find_unused_parameters", "accelerate")
-)
+_FREE: Final = frozenset(("optim", "gradient_checkpointing_kwargs", "ddp_find_unused_parameters", "accelerate"))
 
 
 def read_call(tree: ast.Module, asked: ImportAsked) -> ImportedLaunch | None:
@@ -231,7 +208,9 @@ def read_call(tree: ast.Module, asked: ImportAsked) -> ImportedLaunch | None:
     names = [str(place) for place in range(1, len(calls) + 1)]
     chosen = calls[asked.choose(names, [f"{_called(node)} in line {node.lineno}" for node in calls])]
     record = {word.arg: plain_value(word.value) for word in chosen.keywords if word.arg is not None}
-    open_ = [key for key in record if key in _READ - _FREE and _is_worked_out(chosen, key)]
+    known = known_settings("trainer")
+    read = known.read - _FREE - set(known.words["model"])
+    open_ = [key for key in record if key in read and _is_worked_out(chosen, key)]
     if open_ or any(word.arg is None for word in chosen.keywords):
         key = open_[0] if open_ else "**"
         fix = "Write it out, or put the arguments in a YAML or JSON file."

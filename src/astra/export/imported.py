@@ -1,14 +1,17 @@
-"""What was understood of somebody's configuration, and strict reading of its numbers."""
+"""What was understood of somebody's configuration, and strict reading of its settings and flags."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from astra.errors import InputError
-from astra.files import read_text
+from astra.files import load_toml, own_text, read_text
 from astra.spec.mixed import MixedStrategy
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
@@ -88,6 +91,26 @@ class ImportAsked(NamedTuple):
 _MOST_LISTED: Final = 24
 
 
+class KnownSettings(NamedTuple):
+    """What is known of a framework's settings (``data/settings.toml``)."""
+
+    words: Mapping[str, Any]  # the table
+    read: frozenset[str]
+    costly: re.Pattern[str]  # of what is not read
+
+    def unread(self, settings: Iterable[object]) -> list[str]:
+        """Settings that nobody reads and that decide speed or memory."""
+        return [key for key in map(str, settings) if key not in self.read and self.costly.search(key)]
+
+
+@cache
+def known_settings(framework: str) -> KnownSettings:
+    """The table of a framework; all but what decides speed is read."""
+    words = load_toml(own_text(__file__, "settings.toml").encode())[framework]
+    read = {key for name, part in words.items() if name not in ("costly", "degrees") for key in part}
+    return KnownSettings(words, frozenset(read), re.compile("|".join(words.get("costly", ()))))
+
+
 class Numbers:
     """Settings with their place, read strictly."""
 
@@ -135,3 +158,76 @@ def plain_value(node: ast.AST) -> Any:
         return ast.unparse(node)[:80]
     except (ValueError, RecursionError, MemoryError):
         return "?"
+
+
+class Arguments:
+    """Flags of a command line; the last of a repeated one counts."""
+
+    def __init__(self, words: list[str], name: str) -> None:
+        self._name = name
+        self.read: set[str] = set()  # flags that were looked for
+        self.flags: dict[str, list[str]] = {}
+        current: list[str] | None = None
+        for word in words:
+            if word.startswith("--") and len(word) > 2:
+                flag, equals, value = word.partition("=")
+                current = self.flags[flag] = [value] if equals else []
+            elif current is not None:
+                current.append(word)
+
+    def has(self, flag: str) -> bool:
+        """Whether a switch is given."""
+        self.read.add(flag)
+        return flag in self.flags
+
+    def text(self, flag: str, default: str = "") -> str:
+        """The value of a flag."""
+        self.read.add(flag)
+        values = self.flags.get(flag)
+        return values[0] if values else default
+
+    def texts(self, flag: str) -> list[str]:
+        """All values of a flag."""
+        self.read.add(flag)
+        return self.flags.get(flag, [])
+
+    def one_of(self, flag: str, choices: tuple[str, ...], default: str) -> Any:
+        """The value of a flag, which must be known."""
+        value = self.text(flag, default)
+        if value not in choices:
+            raise InputError(f"{self._name}: {flag}", value, want=f"one of {', '.join(choices)}")
+        return value
+
+    def whole(self, flag: str, default: int | None = None) -> int:
+        """The value of a flag that is a whole number."""
+        text = self.text(flag)
+        if not text and default is not None and flag not in self.flags:
+            return default
+        if not text:
+            fix = "It stands there without one: a variable of the script is not set. Give its parameters behind --."
+            raise InputError(f"{self._name}: {flag}", None, want="a whole number", fix=fix)
+        if not re.fullmatch(r"[0-9]{1,12}", text):
+            raise InputError(f"{self._name}: {flag}", text or None, want="a whole number")
+        return int(text)
+
+    def number(self, flag: str, default: float) -> float:
+        """The value of a flag that is a number."""
+        text = self.text(flag)
+        try:
+            value = float(text) if text else default
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise InputError(f"{self._name}: {flag}", text, want="a number")
+        return value
+
+    def count(self, flag: str, default: int | None = None) -> int:
+        """The value of a flag that is a whole number above zero."""
+        value = self.whole(flag, default)
+        if value < 1:
+            raise InputError(f"{self._name}: {flag}", value, want="a whole number above zero")
+        return value
+
+    def maybe(self, flag: str) -> int | None:
+        """The value of a flag that may be absent."""
+        return self.whole(flag) if self.has(flag) else None

@@ -4,22 +4,72 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.import_bridge import LINE, read_words
-from astra.export.import_configs import read_config
-from astra.export.import_pytorch import read_constants
+from astra.export.flagscale import read_flagscale, read_model_args
+from astra.export.import_bridge import LINE, read_sections, read_words
+from astra.export.import_megatron_yaml import is_nemo, read_nemo, read_neox
 from astra.export.import_script import read_script
-from astra.export.import_torchtitan import read_python, read_titan
-from astra.export.import_trainer import read_call
-from astra.export.imported import ImportAsked, ImportedLaunch
+from astra.export.import_sharding import KEYS as DEEPSPEED_KEYS
+from astra.export.import_sharding import read_accelerate, read_deepspeed
+from astra.export.import_torchtitan import read_nanotron, read_python, read_titan
+from astra.export.import_trainer import read_call, read_trainer
+from astra.export.imported import ImportAsked, ImportedLaunch, known_settings
+from astra.export.pytorch import read_constants
 from astra.export.yaml_reading import parse_documents
 from astra.files import parse_json, parse_toml, read_text
 from astra.spec.kinds import path_text, whole
+
+_WANT: Final = (
+    "a configuration of Accelerate, the Hugging Face Trainer (TRL, LLaMA-Factory, axolotl), DeepSpeed, gpt-neox, NeMo, "
+    "Megatron-Bridge, FlagScale or nanotron"
+)
+
+
+def read_config(record: object, asked: ImportAsked) -> ImportedLaunch:
+    """A configuration that is known by its keys."""
+    if isinstance(record, Mapping):
+        keys = {str(key).replace("-", "_") for key in record}
+        for known, reader in _KINDS:
+            if known(keys, record):
+                return reader(record, asked)
+        if {"experiment", "defaults"} <= keys:
+            fix = "It is FlagScale's experiment; the file under train/ that its defaults name has the settings."
+            raise InputError(asked.name, None, want=_WANT, fix=fix)
+    raise InputError(asked.name, None, want=_WANT, fix="None of their keys was found.")
+
+
+def _trainer(*groups: str) -> set[str]:
+    return {key for group in groups for key in known_settings("trainer").words[group]}
+
+
+_Known = Callable[[set[str], Mapping[str, Any]], bool]
+_KINDS: Final[tuple[tuple[_Known, Callable[[Mapping[str, Any], ImportAsked], ImportedLaunch]], ...]] = (
+    (lambda keys, _: "distributed_type" in keys, read_accelerate),
+    (lambda keys, _: "MODEL_ARGS" in keys, read_model_args),
+    (lambda keys, _: {"system", "model"} <= keys, read_flagscale),
+    (lambda keys, _: {"parallelism", "tokens"} <= keys, read_nanotron),
+    (lambda _, record: is_nemo(record), read_nemo),
+    (lambda keys, record: {"model", "train"} <= keys and isinstance(record["train"], Mapping), read_sections),
+    (
+        lambda keys, _: (
+            bool({"pipe_parallel_size", "model_parallel_size"} & keys)
+            or {"num_layers", "train_micro_batch_size_per_gpu"} <= keys
+        ),
+        read_neox,
+    ),
+    (
+        lambda keys, record: any(key in record for key in _trainer("model")) and bool(keys & _trainer("batch", "seq")),
+        read_trainer,
+    ),
+    (lambda keys, _: "per_device_train_batch_size" in keys, read_trainer),
+    (lambda keys, _: bool(DEEPSPEED_KEYS & keys), read_deepspeed),
+)
+
 
 MOST_VOCAB: Final = 100_000_000
 

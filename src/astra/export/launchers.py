@@ -3,61 +3,29 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any, Final
 
 from astra.catalog import runtimes
-from astra.export.base import Exporter, Launch, Left, Limit, by_name, header, joined, one_pool
-from astra.export.deepspeed import DeepSpeed
-from astra.export.megatron import Megatron
-from astra.export.pytorch import PyTorch
+from astra.export.base import Exporter, Launch, Left, Limit, by_name, header, joined, one_pool, template
+from astra.export.huggingface import DEEPSPEED
+from astra.export.megatron import MEGATRON
+from astra.export.pytorch import PYTORCH
 from astra.export.quoting import comment, directive, file_name, markdown, shell, yaml
-from astra.export.readme import readme
-from astra.export.torchtitan import TorchTitan
+from astra.export.torchtitan import TORCHTITAN
+from astra.files import load_toml
 
-FRAMEWORKS: Final[dict[str, Exporter]] = by_name(Megatron(), TorchTitan(), PyTorch(), DeepSpeed())
+FRAMEWORKS: Final = by_name(MEGATRON, TORCHTITAN, PYTORCH, DEEPSPEED)
 DAYS_LIMIT: Final = "7-00:00:00"
-SKYPILOT_CLOUDS: Final = {
-    "AWS": "aws", "GCP": "gcp", "Azure": "azure", "OCI": "oci", "Lambda": "lambda", "RunPod": "runpod",
-    "Nebius": "nebius",
-}  # fmt: skip
-# What SkyPilot 0.14 does not do on a cloud, by its own tables of features.
-SKYPILOT_LACKS: Final = {
-    "azure": {"network tiers"}, "lambda": {"network tiers", "spot machines"}, "oci": {"container images"},
-    "runpod": {"network tiers", "several machines"},
-}  # fmt: skip
-NEBIUS_TIERS: Final = ("H100:8", "H200:8", "B200:8", "B300:8")  # what it joins by InfiniBand there
-# SkyPilot's names of GPUs, by the longest beginning of ours.
-SKYPILOT_GPUS: Final = {
-    "A100-SXM4-80GB": "A100-80GB", "A100-PCIe-80GB": "A100-80GB", "A100": "A100", "A10G": "A10G", "A10": "A10",
-    "H100": "H100", "H200": "H200", "GH200": "GH200", "B200": "B200", "B300": "B300", "GB200": "GB200",
-    "GB300": "GB300", "L40S": "L40S", "L4": "L4", "T4": "T4", "V100-SXM2-32GB": "V100-32GB", "V100": "V100",
-    "MI300X": "MI300X", "RTX4090": "RTX4090", "RTX3090": "RTX3090", "RTX5090": "RTX5090",
-}  # fmt: skip
-
-
-# The networks of catalog nodes that NCCL reads and writes directly.
-RDMA: Final = {"infiniband": "rdma/ib", "roce": "rdma/roce", "efa": "vpc.amazonaws.com/efa"}
 _REGION: Final = re.compile(r"[a-z]{2,}[a-z0-9-]*[0-9][a-z]?")  # one region, as clouds name them
 
 
-# What a bare machine or image lacks, in the verified versions.
-CHECKOUT: Final = "git clone --depth 1 --branch core_v0.19.0 https://github.com/NVIDIA/Megatron-LM"
-SETUP: Final = {
-    # The image has torch and TransformerEngine.
-    "megatron": f"[ -d Megatron-LM ] || {CHECKOUT}\npip install --no-deps megatron-core==0.19.2\n",
-    "torchtitan": "pip install torchtitan==0.3.0 torch==2.14.1 torchao==0.18.0\n",
-    "pytorch": "pip install torch==2.13.0\n",
-    "deepspeed": "pip install deepspeed==0.19.8 transformers==5.12.1 peft==0.21.2 datasets\n",
-}
-# Megatron-LM's own installation guide names the first; the others are their projects' images.
-IMAGE: Final = {
-    "megatron": "nvcr.io/nvidia/pytorch:26.01-py3",
-    "torchtitan": "pytorch/pytorch:latest",
-    "pytorch": "pytorch/pytorch:latest",
-    "deepspeed": "deepspeed/deepspeed:latest",
-}
-# What only the user knows and the script cannot do without.
-NEEDED: Final = {"deepspeed": {"MODEL": "/models/mine"}}
+@cache
+def known() -> dict[str, Any]:
+    """What launchers and images have (``data/launchers.toml``)."""
+    found = load_toml(template("launchers.toml").encode())
+    found["setup"] = {name: text.replace("@CHECKOUT", found["checkout"]) for name, text in found["setup"].items()}
+    return found
 
 
 def framework(launch: Launch) -> Exporter:
@@ -79,36 +47,26 @@ STARTED: Final = Limit(
 )
 
 
-class Slurm:
-    """A batch script beside the framework's files."""
-
-    name = "slurm"
-    title = "Slurm batch script"
-    verified = "bash -n and shellcheck 0.11.0; Slurm itself was not run"
-    runtime: str | None = None
-    limits: tuple[Limit, ...] = (STARTED,)
-    starts = staticmethod(framework)
-
-    def files(self, launch: Launch) -> dict[str, str]:
-        """The framework's files and job.sbatch."""
-        files = framework(launch).files(launch)
-        return files | {"job.sbatch": batch_script(launch), "README.md": readme(launch, self, _SLURM_NOTES)}
-
-    def left(self, launch: Launch) -> list[Left]:
-        """Where the job may run, and the framework's own."""
-        where = Left("`--partition`, `--account`, `--time`", "yours, on the command line or in `job.sbatch`")
-        return [where, *framework(launch).left(launch)]
+def _slurm_files(launch: Launch) -> dict[str, str]:
+    files = framework(launch).files(launch)
+    return files | {"job.sbatch": batch_script(launch)}
 
 
-_SLURM_NOTES: Final = """\
-From this folder, on a file system all nodes see:
+def _slurm_left(launch: Launch) -> list[Left]:
+    where = Left("`--partition`, `--account`, `--time`", "yours, on the command line or in `job.sbatch`")
+    return [where, *framework(launch).left(launch)]
 
-    sbatch job.sbatch
 
-Add your partition and account on the command line or in the script. `launch.sh` is the framework's own script; the
-job starts it once per node with its number and the first node's address. What it reads from its environment is passed
-on: `DATA_PATH=/data/corpus_text_document MEGATRON_DIR=/opt/Megatron-LM sbatch job.sbatch`.
-"""
+SLURM: Final = Exporter(
+    name="slurm",
+    title="Slurm batch script",
+    verified="bash -n and shellcheck 0.11.0; Slurm itself was not run",
+    runtime=None,
+    limits=(STARTED,),
+    starts=framework,
+    made=_slurm_files,
+    left=_slurm_left,
+)
 
 
 def batch_script(launch: Launch) -> str:
@@ -135,7 +93,7 @@ def batch_script(launch: Launch) -> str:
     nodes = '"$SLURM_JOB_NODELIST"' if not launch.mixed else '"$SLURM_JOB_NODELIST_HET_GROUP_0"'
     # In a heterogeneous job every component counts its nodes from zero; the offset of the component comes first.
     rank = "$SLURM_NODEID" if not launch.mixed else "$SLURM_PROCID"
-    lines += [*header(launch, Slurm.verified), "set -euo pipefail", ""]
+    lines += [*header(launch, SLURM.verified), "set -euo pipefail", ""]
     lines += ['cd "$SLURM_SUBMIT_DIR"', f"HEAD=$(scontrol show hostnames {nodes} | sed -n 1p)"]
     lines += ['export MASTER_ADDR="$HEAD" MASTER_PORT="${MASTER_PORT:-29500}"']
     lines += ["# shellcheck disable=SC2016  # every node reads its own number"]
@@ -145,44 +103,17 @@ def batch_script(launch: Launch) -> str:
     return joined(lines)
 
 
-class SkyPilot:
-    """A SkyPilot task beside the framework's files."""
-
-    name = "skypilot"
-    title = "SkyPilot task"
-    verified = "SkyPilot 0.14.1: its own task schema and Task.from_yaml"
-    runtime: str | None = None
-    limits = (
-        STARTED,
-        one_pool("SkyPilot"),
-        Limit("cluster", "SkyPilot has no name for this GPU", lambda it: sky_gpu(it) is None),
-        Limit(
-            "cluster",
-            "SkyPilot has no several machines, spot machines or images on this cloud, and the plan takes one of them",
-            lambda it: bool(_lacking(it, SKYPILOT_CLOUDS.get(it.pool.node.provider))),
-        ),
-    )
-    starts = staticmethod(framework)
-
-    def files(self, launch: Launch) -> dict[str, str]:
-        """The framework's files and task.yaml."""
-        files = framework(launch).files(launch)
-        text = joined(header(launch, self.verified)) + yaml(task(launch))
-        start = _SKY_SPOT if launch.figures.market == "spot" else _SKY_START
-        return files | {"task.yaml": text, "README.md": readme(launch, self, start + _SKY_NOTES)}
-
-    def left(self, launch: Launch) -> list[Left]:
-        """A place for checkpoints and data that outlives the machines, and the framework's own."""
-        left = [Left("`file_mounts` in `task.yaml`", "a bucket with the data, and one for checkpoints")]
-        if "infra" not in task(launch)["resources"]:
-            left += [Left("`infra` in `task.yaml`", f"the cloud: {_billed(launch)}")]
-        return [*left, *framework(launch).left(launch)]
+def _skypilot_files(launch: Launch) -> dict[str, str]:
+    files = framework(launch).files(launch)
+    text = joined(header(launch, SKYPILOT.verified)) + yaml(task(launch))
+    return files | {"task.yaml": text}
 
 
-def _billed(launch: Launch) -> str:
-    """Where the bill found its price."""
-    place = " ".join(word for word in (launch.figures.provider, launch.figures.region) if word)
-    return f"the bill is that of {markdown(place)}" if place else "any that has the GPUs until it is set"
+def _skypilot_left(launch: Launch) -> list[Left]:
+    left = [Left("`file_mounts` in `task.yaml`", "a bucket with the data, and one for checkpoints")]
+    if "infra" not in task(launch)["resources"]:
+        left += [Left("`infra` in `task.yaml`", f"the cloud: {_billed(launch)}")]
+    return [*left, *framework(launch).left(launch)]
 
 
 _SKY_START: Final = """\
@@ -196,18 +127,47 @@ From this folder:
 
     sky jobs launch task.yaml
 """
-_SKY_NOTES: Final = """
-The task asks for the plan's GPUs and number of nodes, runs in an image that has what the framework needs, copies this
-folder to every node and starts `launch.sh` there. What the script reads from its environment is given with `--env`,
-such as `--env DATA_PATH=/data/corpus_text_document`, or under `envs` in the file.
-"""
+
+
+def _skypilot_notes(launch: Launch) -> str:
+    start = _SKY_SPOT if launch.figures.market == "spot" else _SKY_START
+    return template("skypilot_notes.md").format(start=start)
+
+
+SKYPILOT: Final = Exporter(
+    name="skypilot",
+    title="SkyPilot task",
+    verified="SkyPilot 0.14.1: its own task schema and Task.from_yaml",
+    runtime=None,
+    limits=(
+        STARTED,
+        one_pool("SkyPilot"),
+        Limit("cluster", "SkyPilot has no name for this GPU", lambda it: sky_gpu(it) is None),
+        Limit(
+            "cluster",
+            "SkyPilot has no several machines, spot machines or images on this cloud, and the plan takes one of them",
+            lambda it: bool(_lacking(it, known()["skypilot"]["clouds"].get(it.pool.node.provider))),
+        ),
+    ),
+    starts=framework,
+    made=_skypilot_files,
+    notes=_skypilot_notes,
+    left=_skypilot_left,
+)
+
+
+def _billed(launch: Launch) -> str:
+    """Where the bill found its price."""
+    place = " ".join(word for word in (launch.figures.provider, launch.figures.region) if word)
+    return f"the bill is that of {markdown(place)}" if place else "any that has the GPUs until it is set"
 
 
 def sky_gpu(launch: Launch) -> str | None:
     """SkyPilot's name of the GPU."""
     name = launch.pool.device.name
-    fitting = [ours for ours in SKYPILOT_GPUS if name == ours or name.startswith(f"{ours}-")]
-    return SKYPILOT_GPUS[max(fitting, key=len)] if fitting else None
+    gpus: dict[str, str] = known()["skypilot"]["gpus"]
+    fitting = [ours for ours in gpus if name == ours or name.startswith(f"{ours}-")]
+    return gpus[max(fitting, key=len)] if fitting else None
 
 
 def _lacking(launch: Launch, cloud: str | None) -> set[str]:
@@ -215,12 +175,18 @@ def _lacking(launch: Launch, cloud: str | None) -> set[str]:
     needs = {"several machines"} if launch.nodes > 1 else set()
     needs |= {"spot machines"} if launch.figures.market == "spot" else set()
     needs |= {"container images"} if framework(launch).name == "megatron" else set()
-    return needs & SKYPILOT_LACKS.get(cloud or "", set())
+    return needs & _lacks(cloud)
+
+
+def _lacks(cloud: str | None) -> set[str]:
+    return set(known()["skypilot"]["lacks"].get(cloud, ()))
 
 
 def _cloud(launch: Launch) -> str | None:
     """The cloud of the nodes; else that of the bill, where the job can run on it."""
-    node, billed = (SKYPILOT_CLOUDS.get(name) for name in (launch.pool.node.provider, launch.figures.provider))
+    node, billed = (
+        known()["skypilot"]["clouds"].get(name) for name in (launch.pool.node.provider, launch.figures.provider)
+    )
     return node or (None if _lacking(launch, billed) else billed)
 
 
@@ -230,18 +196,19 @@ def task(launch: Launch) -> dict[str, Any]:
     gpus = f"{sky_gpu(launch)}:{launch.gpus_per_node}"
     resources: dict[str, Any] = {"accelerators": gpus}
     cloud = _cloud(launch)
-    lacks = (
-        {"network tiers"} if cloud == "nebius" and gpus not in NEBIUS_TIERS else SKYPILOT_LACKS.get(cloud or "", set())
-    )
+    plain = cloud == "nebius" and gpus not in known()["skypilot"]["infiniband_nebius"]
+    lacks = {"network tiers"} if plain else _lacks(cloud)
     if cloud is not None:
-        one = _REGION.fullmatch(launch.figures.region) and cloud == SKYPILOT_CLOUDS.get(launch.figures.provider)
+        one = _REGION.fullmatch(launch.figures.region) and cloud == known()["skypilot"]["clouds"].get(
+            launch.figures.provider
+        )
         resources["infra"] = f"{cloud}/{launch.figures.region}" if one else cloud
     if cloud in ("aws", "gcp") and node.name.startswith(f"{cloud}-"):
         resources["instance_type"] = node.name.removeprefix(f"{cloud}-")
     resources |= {} if "network tiers" in lacks else {"network_tier": "best"}
     resources["use_spot"] = launch.figures.market == "spot"
     if "container images" not in lacks:
-        resources["image_id"] = f"docker:{IMAGE[framework(launch).name]}"
+        resources["image_id"] = f"docker:{known()['image'][framework(launch).name]}"
     run = (
         'HEAD=$(echo "$SKYPILOT_NODE_IPS" | sed -n 1p)\n'
         'export MASTER_ADDR="$HEAD" MASTER_PORT=29500 NODE_RANK="$SKYPILOT_NODE_RANK"\n'
@@ -252,48 +219,37 @@ def task(launch: Launch) -> dict[str, Any]:
         "num_nodes": launch.nodes,
         "workdir": ".",
         "resources": resources,
-        "setup": f"set -e\n{SETUP[framework(launch).name]}",
+        "setup": f"set -e\n{known()['setup'][framework(launch).name]}",
         "run": run,
-        **({"envs": NEEDED[framework(launch).name]} if framework(launch).name in NEEDED else {}),
+        **({"envs": needed} if (needed := known()["needed"][framework(launch).name]) else {}),
     }
 
 
-class Kubernetes:
-    """A Kubeflow training job that carries the framework's script."""
-
-    name = "kubernetes"
-    title = "Kubernetes (Kubeflow Trainer) job"
-    verified = "kubeflow-trainer-api 2.3.0: its own TrainJob model, read and written back unchanged"
-    runtime: str | None = None
-    limits = (STARTED, one_pool("A Kubeflow TrainJob"))
-    starts = staticmethod(framework)
-
-    def files(self, launch: Launch) -> dict[str, str]:
-        """The framework's files and trainjob.yaml."""
-        files = framework(launch).files(launch)
-        text = joined(header(launch, self.verified)) + yaml(train_job(launch, files))
-        return files | {"trainjob.yaml": text, "README.md": readme(launch, self, _KUBE_NOTES)}
-
-    def left(self, launch: Launch) -> list[Left]:
-        """What a cluster calls its own, and the framework's."""
-        left = [Left("`image`", "one of yours that has the framework and sees your data")]
-        fabric = rdma(launch)
-        if fabric:
-            name = next(iter(fabric))
-            left += [Left(f"`{name}`", "the network's devices, as your cluster calls them; without them NCCL is slow")]
-        return [*left, *framework(launch).left(launch)]
+def _kubernetes_files(launch: Launch) -> dict[str, str]:
+    files = framework(launch).files(launch)
+    text = joined(header(launch, KUBERNETES.verified)) + yaml(train_job(launch, files))
+    return files | {"trainjob.yaml": text}
 
 
-_KUBE_NOTES: Final = """\
-With Kubeflow Trainer v2 and its `torch-distributed` runtime installed:
+def _kubernetes_left(launch: Launch) -> list[Left]:
+    left = [Left("`image`", "one of yours that has the framework and sees your data")]
+    fabric = rdma(launch)
+    if fabric:
+        name = next(iter(fabric))
+        left += [Left(f"`{name}`", "the network's devices, as your cluster calls them; without them NCCL is slow")]
+    return [*left, *framework(launch).left(launch)]
 
-    kubectl apply -f trainjob.yaml
 
-The job carries the framework's files as text and writes them in each pod before it starts them. Change `image` to one
-that has the framework and your data; what a script reads from its environment (`DATA_PATH`, `TOKENIZER_MODEL`, `SAVE`,
-`MEGATRON_DIR`, or `MODEL` for DeepSpeed) goes under `spec.trainer.env`. Without data it trains on mock data
-where the framework can.
-"""
+KUBERNETES: Final = Exporter(
+    name="kubernetes",
+    title="Kubernetes (Kubeflow Trainer) job",
+    verified="kubeflow-trainer-api 2.3.0: its own TrainJob model, read and written back unchanged",
+    runtime=None,
+    limits=(STARTED, one_pool("A Kubeflow TrainJob")),
+    starts=framework,
+    made=_kubernetes_files,
+    left=_kubernetes_left,
+)
 
 
 def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:
@@ -306,9 +262,9 @@ def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:
     lines += ['export NODE_RANK="${PET_NODE_RANK:-0}" MASTER_ADDR="${PET_MASTER_ADDR:-localhost}"']
     lines += ['export MASTER_PORT="${PET_MASTER_PORT:-29500}"']
     if framework(launch).name == "megatron":
-        lines += [f'[ -n "${{MEGATRON_DIR:-}}" ] || [ -d Megatron-LM ] || {CHECKOUT}']
+        lines += [f'[ -n "${{MEGATRON_DIR:-}}" ] || [ -d Megatron-LM ] || {known()["checkout"]}']
     lines += ["exec bash launch.sh"]
-    needed = NEEDED.get(framework(launch).name, {})
+    needed = known()["needed"][framework(launch).name]
     gpu = "nvidia.com/gpu" if launch.pool.device.vendor == "NVIDIA" else "amd.com/gpu"
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -317,7 +273,7 @@ def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:
         "spec": {
             "runtimeRef": {"name": "torch-distributed"},
             "trainer": {
-                "image": IMAGE[framework(launch).name],
+                "image": known()["image"][framework(launch).name],
                 "command": ["bash", "-c"],
                 "args": [joined(lines).replace("$(", "$$(")],
                 **({"env": [{"name": name, "value": value} for name, value in needed.items()]} if needed else {}),
@@ -333,7 +289,8 @@ def train_job(launch: Launch, files: dict[str, str]) -> dict[str, Any]:
 def rdma(launch: Launch) -> dict[str, str]:
     """The network's devices as resources of Kubernetes, under the names of their usual device plugins."""
     kind = launch.pool.node.links[-1].kind
-    return {RDMA[kind]: "1"} if launch.nodes > 1 and kind in RDMA else {}
+    names = known()["rdma"]
+    return {names[kind]: "1"} if launch.nodes > 1 and kind in names else {}
 
 
 def _pod(fabric: dict[str, str]) -> dict[str, Any]:

@@ -8,12 +8,19 @@ from itertools import groupby
 from typing import Final
 
 from astra.cost.memory import built_without_memory
-from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined, template
-from astra.export.megatron_model import Flag, model_flags, positions_known
-from astra.export.megatron_words import aware, fp8_format, fp8_scaling, graph_modules, instances
+from astra.export.base import WHOLE_NODES, Exporter, Launch, Left, Limit, header, joined, template
+from astra.export.launch_script import RENDEZVOUS, host_order, node_sizes, torchrun
+from astra.export.megatron_model import (
+    Flag,
+    aware,
+    fp8_format,
+    fp8_scaling,
+    graph_modules,
+    instances,
+    model_flags,
+    positions_known,
+)
 from astra.export.quoting import shell, shell_array
-from astra.export.readme import readme
-from astra.export.torchrun import RENDEZVOUS, host_order, node_sizes, torchrun
 
 SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 
@@ -23,39 +30,26 @@ def _uneven_meshes(launch: Launch) -> bool:
                 for mesh in launch.meshes}) > 1  # fmt: skip
 
 
-class Megatron:
-    """Files for Megatron-LM."""
-
-    name = "megatron"
-    title = "Megatron-LM launch script"
-    verified = "megatron-core 0.19.2: its own parse_args, validate_args, TransformerConfig and GPTModel"
-    runtime: str | None = "megatron"
-    limits = (
-        Limit("cluster", "Megatron-LM has one tp, cp, dp and recompute setting for every stage", _uneven_meshes),
-        WHOLE_NODES,
-    )  # fmt: skip
-
-    def files(self, launch: Launch) -> dict[str, str]:
-        """The script and how to start it."""
-        return {"launch.sh": script(launch), "README.md": readme(launch, self, notes(launch))}
-
-    def left(self, launch: Launch) -> list[Left]:
-        """Data, weights and what the model's shape does not say."""
-        left = [Left("`MEGATRON_DIR`", "a checkout of Megatron-LM")]
-        if launch.workload.task == "finetune":
-            left += [Left("`PRETRAINED_CHECKPOINT`", "the checkpoint to start from; without it the script stops")]
-        left += [Left("`DATA_PATH`, `TOKENIZER_MODEL`", "the data and its tokenizer; mock data without them")]
-        every = f"every {launch.save_interval} steps" + (", as billed" if launch.figures.save_every_s else "")
-        left += [Left("`SAVE`", f"a folder for checkpoints, written {every}; none without it")]
-        left += [Left("`LR`", "the learning rate; 1e-4 without it")]
-        if not positions_known(launch.model):
-            left += [Left("`ROTARY_BASE`", "of the model, not known here; 10000 without it")]
-        if not _epsilon_known(launch):
-            left += [Left("`--norm-epsilon`", "of the model, not known here; Megatron-LM's without it")]
-        return left
+def _files(launch: Launch) -> dict[str, str]:
+    return {"launch.sh": script(launch)}
 
 
-def notes(launch: Launch) -> str:
+def _left(launch: Launch) -> list[Left]:
+    left = [Left("`MEGATRON_DIR`", "a checkout of Megatron-LM")]
+    if launch.workload.task == "finetune":
+        left += [Left("`PRETRAINED_CHECKPOINT`", "the checkpoint to start from; without it the script stops")]
+    left += [Left("`DATA_PATH`, `TOKENIZER_MODEL`", "the data and its tokenizer; mock data without them")]
+    every = f"every {launch.save_interval} steps" + (", as billed" if launch.figures.save_every_s else "")
+    left += [Left("`SAVE`", f"a folder for checkpoints, written {every}; none without it")]
+    left += [Left("`LR`", "the learning rate; 1e-4 without it")]
+    if not positions_known(launch.model):
+        left += [Left("`ROTARY_BASE`", "of the model, not known here; 10000 without it")]
+    if not _epsilon_known(launch):
+        left += [Left("`--norm-epsilon`", "of the model, not known here; Megatron-LM's without it")]
+    return left
+
+
+def _notes(launch: Launch) -> str:
     """How to start it, and what the plan leaves open."""
     unknown = [
         name
@@ -237,7 +231,7 @@ DATA_ARGS+=(--pretrained-checkpoint "${PRETRAINED_CHECKPOINT:?name the checkpoin
 def script(launch: Launch) -> str:
     """The launch script; every value in it is quoted."""
     parts = sections(launch)
-    lines = ["#!/usr/bin/env bash", *header(launch, Megatron.verified), *host_order(launch), "set -euo pipefail", ""]
+    lines = ["#!/usr/bin/env bash", *header(launch, MEGATRON.verified), *host_order(launch), "set -euo pipefail", ""]
     lines += [RENDEZVOUS, *node_sizes(launch), 'MEGATRON_DIR="${MEGATRON_DIR:-Megatron-LM}"', ""]
     lines += [f"export {name}={shell(value)}" for name, value in environment(launch).items()] + [""]
     for name, flags in parts.items():
@@ -256,3 +250,18 @@ def script(launch: Launch) -> str:
     program = "pretrain_gpt.py" if launch.model.state_space is None else "pretrain_hybrid.py"
     lines += [torchrun(launch, f'"$MEGATRON_DIR/{program}"', f'{expanded} "$@"')]
     return joined(lines)
+
+
+MEGATRON: Final = Exporter(
+    name="megatron",
+    title="Megatron-LM launch script",
+    verified="megatron-core 0.19.2: its own parse_args, validate_args, TransformerConfig and GPTModel",
+    runtime="megatron",
+    limits=(
+        Limit("cluster", "Megatron-LM has one tp, cp, dp and recompute setting for every stage", _uneven_meshes),
+        WHOLE_NODES,
+    ),
+    made=_files,
+    notes=_notes,
+    left=_left,
+)

@@ -1,12 +1,13 @@
 """The closest plan a target can express: fewest and smallest changes first, then the fastest; always legal and fitting.
 
 The distance counts a changed choice or switch as one step, and a degree by how many times it doubles or halves. What
-decides the plan's identity (how work is split) weighs more than how it is tuned.
+decides the plan's identity (how work is split) weighs more than how it is tuned. Over several pools there is no small
+step, one degree changed moves every split: the fastest other plan of the same file is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 from itertools import islice, product
 from math import log2
@@ -20,7 +21,7 @@ from astra.catalog import runtimes
 from astra.columns import Column, from_strategy
 from astra.errors import AstraError
 from astra.export.base import CannotExport, Exporter, Launch, limits_broken, refusals, runtime_of
-from astra.export.reading import launch_of
+from astra.export.reading import figure, from_record, launch_of, plan_of
 from astra.rules.can import able_rules
 from astra.rules.names import facts_of
 from astra.rules.table import check
@@ -260,3 +261,42 @@ def _explained(launch: Launch, before: Estimate, found: Launch, after: Estimate)
     pairs = {name: (getattr(launch.strategy, name), getattr(found.strategy, name)) for name in names}
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     return Nearest(found, before, after, changed)
+
+
+def nearest_of_file(
+    record: Mapping[str, Any], rank: int, exporter: Exporter, *, where: str
+) -> tuple[int, dict[str, Any] | None]:
+    """The rank to export, and what it differs by; the rank asked for if the target can express it."""
+    reasons = _reasons(record, rank, exporter, where)
+    if not reasons:
+        return rank, None
+    ranks = [plan.get("rank") for plan in record["plans"] if isinstance(plan, dict)]
+    for other in sorted(other for other in ranks if isinstance(other, int)):
+        if other != rank and not _reasons(record, other, exporter, where):
+            return other, _other_rank(reasons, plan_of(record, rank, where), plan_of(record, other, where))
+    reasons = [*reasons, f"nor any other of the {len(ranks)} plans of the file (astra plan --top N writes more)"]
+    raise CannotExport(exporter.name, reasons, near=False)
+
+
+def _reasons(record: Mapping[str, Any], rank: int, exporter: Exporter, where: str) -> list[str]:
+    try:
+        launch, _ = from_record(record, rank, where=where)
+    except CannotExport as error:
+        return error.reasons
+    return refusals(exporter, launch)
+
+
+def _other_rank(
+    reasons: list[str], asked: tuple[Mapping[str, Any], str], other: tuple[Mapping[str, Any], str]
+) -> dict[str, Any]:
+    (before, _), (after, _) = asked, other
+    return {
+        "reasons": reasons,
+        "changed": {name: [before.get(name), after.get(name)] for name in ("rank", "strategy")},
+        "asked_step_s": figure(before, "step_s", asked[1]),
+        "exported_step_s": figure(after, "step_s", other[1]),
+        "asked_peak_gib": figure(before, "peak_reserved_gib", asked[1]),
+        "exported_peak_gib": figure(after, "peak_reserved_gib", other[1]),
+        "asked_runtime": before["estimate"].get("runtime"),
+        "exported_runtime": after["estimate"].get("runtime"),
+    }

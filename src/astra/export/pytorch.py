@@ -1,17 +1,28 @@
-"""Plain PyTorch: ``train.py``, one readable file with the plan's values as constants at its top, for torchrun."""
+"""Plain PyTorch: `train.py`, one readable file with the plan as constants at its top, for torchrun; and read back.
+
+It is never run: the constants are taken from its text.
+"""
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from astra.export.base import WHOLE_NODES, Launch, Left, Limit, header, joined, template
+from astra.errors import InputError
+from astra.export.base import WHOLE_NODES, Exporter, Launch, Left, Limit, header, joined, template
+from astra.export.imported import ImportedLaunch
+from astra.export.launch_script import HERE, RENDEZVOUS, host_order, node_sizes, torchrun
 from astra.export.quoting import python
-from astra.export.readme import readme
-from astra.export.torchrun import HERE, RENDEZVOUS, host_order, node_sizes, torchrun
-from astra.spec.mixed import pool_word
+from astra.spec.mixed import Group, MixedStrategy, Segment, plain_group, pool_word
 from astra.spec.model import ModelSpec, Rotary
+from astra.spec.names import as_name
+from astra.spec.record import decode
+from astra.spec.strategy import Strategy, replace
+from astra.spec.workload import Workload
 
 BEGIN: Final = "# --- The plan ---"
 END: Final = "# --- End of the plan ---"
@@ -23,52 +34,39 @@ def _uneven_groups(launch: Launch) -> bool:
     return any(len({(mesh.tp, mesh.cp, mesh.ep, mesh.recompute) for mesh in part.meshes}) > 1 for part in parts)
 
 
-class PyTorch:
-    """Files for torchrun alone."""
+def _files(launch: Launch) -> dict[str, str]:
+    return {
+        "train.py": program(launch),
+        "launch.sh": _script(launch),
+    }
 
-    name = "pytorch"
-    title = "a plain PyTorch trainer"
-    verified = "torch 2.13.0: run by torchrun on 1 to 4 CPU processes, the losses those of one"
-    runtime = "pytorch"
-    takes_groups = True
-    limits = (
+
+def _left(launch: Launch) -> list[Left]:
+    every = f"`--save DIR` writes one every {launch.save_interval} steps"
+    return [
+        Left("`--data`", "a file of tokens, each a little-endian number of 16 or 32 bits; random tokens without it"),
+        Left("`--lr`, `--steps`", "the learning rate, and the steps where the plan has no number of tokens"),
+        Left("checkpoints", f"{every}, `--load DIR/step-N` goes on from one; none without it"),
+    ]
+
+
+PYTORCH: Final = Exporter(
+    name="pytorch",
+    title="a plain PyTorch trainer",
+    verified="torch 2.13.0: run by torchrun on 1 to 4 CPU processes, the losses those of one",
+    runtime="pytorch",
+    takes_groups=True,
+    limits=(
         Limit("tp", "a group of replicas has one tp and recompute setting for every stage", _uneven_groups),
         Limit("zero", "all groups of replicas share their state alike",
               lambda it: len({(one.strategy.zero, one.strategy.shard, one.strategy.reshard) for one in it.groups}) > 1),
         Limit("tp", "groups that share one state have one GPU for each replica",
               lambda it: bool(it.shares) and any(one.strategy.tp > 1 for one in it.groups)),
         WHOLE_NODES,
-    )  # fmt: skip
-
-    def files(self, launch: Launch) -> dict[str, str]:
-        """The trainer, a launch script and how to start it."""
-        return {
-            "train.py": program(launch),
-            "launch.sh": _script(launch),
-            "README.md": readme(launch, self, NOTES),
-        }
-
-    def left(self, launch: Launch) -> list[Left]:
-        """Data, and where checkpoints go."""
-        every = f"`--save DIR` writes one every {launch.save_interval} steps"
-        return [
-            Left(
-                "`--data`", "a file of tokens, each a little-endian number of 16 or 32 bits; random tokens without it"
-            ),
-            Left("`--lr`, `--steps`", "the learning rate, and the steps where the plan has no number of tokens"),
-            Left("checkpoints", f"{every}, `--load DIR/step-N` goes on from one; none without it"),
-        ]
-
-
-NOTES: Final = """\
-Start it on every node with its number and the first node's address, after `pip install torch==2.13.0`:
-
-    NODE_RANK=0 MASTER_ADDR=node0 bash launch.sh --data tokens.bin
-
-`train.py` needs PyTorch and nothing else; the plan is the constants at its top, and it stops if torchrun starts another
-number of processes. It prints loss, seconds, tokens per second and the highest memory of any GPU at every step. Layers
-and loss are compiled on GPUs; on CPUs the same file runs with gloo, which is how it was tested.
-"""
+    ),
+    made=_files,
+    left=_left,
+)  # fmt: skip
 
 
 def program(launch: Launch) -> str:
@@ -77,7 +75,7 @@ def program(launch: Launch) -> str:
     values = constants(launch)
     lines = [_filled(line, values) for line in plan]
     # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
-    head = ["# -*- coding: utf-8 -*-", *header(launch, PyTorch.verified)]
+    head = ["# -*- coding: utf-8 -*-", *header(launch, PYTORCH.verified)]
     return joined([*head, *start, BEGIN, *lines, END, *rest])
 
 
@@ -111,9 +109,7 @@ def constants(launch: Launch) -> dict[str, Any]:
     tokens = workload.tokens
     return {
         **_of_group(launch),
-        "ZERO": strategy.zero,
-        "SHARD": strategy.shard,
-        "RESHARD": strategy.reshard,
+        **_fields(strategy, _OF_ALL),
         "GLOBAL_BATCH": workload.global_batch,
         "SEQ": workload.seq,
         "PRECISION": workload.precision,
@@ -130,42 +126,36 @@ def constants(launch: Launch) -> dict[str, Any]:
     }
 
 
+# The trainer's constants that are fields of the strategy and of the model: written and read by these.
+_OF_GROUP: Final = {
+    "TP": "tp", "SP": "sp", "PP": "pp", "SCHEDULE": "schedule", "LAYERS": "layers", "DP": "dp",
+    "RECOMPUTE": "recompute", "MICRO_BATCH": "mbs",
+}  # fmt: skip
+_OF_ALL: Final = {"ZERO": "zero", "SHARD": "shard", "RESHARD": "reshard"}
+_OF_MODEL: Final = {
+    "HIDDEN": "hidden", "FFN": "ffn", "HEADS": "heads", "KV_HEADS": "kv_heads", "HEAD_DIM": "head_dim",
+    "VOCAB": "vocab", "GATED": "gated_mlp", "ACTIVATION": "activation", "NORM": "norm", "NORM_BIAS": "norm_bias",
+    "NORM_EPSILON": "norm_epsilon", "QK_NORM": "qk_norm", "QKV_BIAS": "qkv_bias", "OUT_BIAS": "out_bias",
+    "MLP_BIAS": "mlp_bias", "HEAD_BIAS": "head_bias", "TIED": "tied_embeddings", "POSITIONS": "learned_positions",
+    "ROTARY": "rotary",
+}  # fmt: skip
+
+
+def _fields(record: object, table: Mapping[str, str]) -> dict[str, Any]:
+    return {name: getattr(record, field) for name, field in table.items()}
+
+
 def _of_group(launch: Launch) -> dict[str, Any]:
     """What a group of replicas decides."""
-    strategy = launch.strategy
-    return {
-        "TP": strategy.tp,
-        "SP": strategy.sp,
-        "PP": strategy.pp,
-        "SCHEDULE": strategy.schedule,
-        "LAYERS": launch.layers,
-        "DP": strategy.dp,
-        "RECOMPUTE": strategy.recompute,
-        "MICRO_BATCH": strategy.mbs,
-    }
+    return _fields(launch.strategy, _OF_GROUP) | {"LAYERS": launch.layers}
 
 
 def _shape(model: ModelSpec) -> dict[str, Any]:
     """The model; what is not known of it is what is usual."""
-    return {
-        "HIDDEN": model.hidden,
-        "FFN": model.ffn,
-        "HEADS": model.heads,
-        "KV_HEADS": model.kv_heads,
-        "HEAD_DIM": model.head_dim,
-        "VOCAB": model.vocab,
-        "GATED": model.gated_mlp,
+    return _fields(model, _OF_MODEL) | {
         "ACTIVATION": model.activation or ("silu" if model.gated_mlp else "gelu"),
-        "NORM": model.norm,
-        "NORM_BIAS": model.norm_bias,
         "NORM_EPSILON": model.norm_epsilon or 1e-5,
         "QK_NORM": model.qk_norm == "per_head",
-        "QKV_BIAS": model.qkv_bias,
-        "OUT_BIAS": model.out_bias,
-        "MLP_BIAS": model.mlp_bias,
-        "HEAD_BIAS": model.head_bias,
-        "TIED": model.tied_embeddings,
-        "POSITIONS": model.learned_positions,
         "ROTARY": None if model.learned_positions else rotary(model.rotary or Rotary()),
     }
 
@@ -182,6 +172,91 @@ def rotary(turning: Rotary) -> dict[str, Any]:
 
 
 def _script(launch: Launch) -> str:
-    lines = ["#!/usr/bin/env bash", *header(launch, PyTorch.verified), *host_order(launch), "set -euo pipefail", ""]
+    lines = ["#!/usr/bin/env bash", *header(launch, PYTORCH.verified), *host_order(launch), "set -euo pipefail", ""]
     lines += [RENDEZVOUS, *node_sizes(launch), HERE, ""]
     return joined([*lines, torchrun(launch, '"$HERE/train.py"', '"$@"')])
+
+
+def read_constants(tree: ast.Module, name: str) -> ImportedLaunch | None:
+    """The plan of a trainer; None if the file is none."""
+    found = _constants(tree)
+    if not {"TP", "PP", "DP", "LAYERS", "MICRO_BATCH"} <= set(found):
+        return None
+    for missing in (one for one in template_names() if one not in found):
+        raise InputError(name, None, want=f"the constant {missing}, as astra export --to pytorch writes it")
+    strategy: Strategy = decode(Strategy, _strategy_said(found, name), where=name)
+    said = {"global_batch": found["GLOBAL_BATCH"], "seq": found["SEQ"], "precision": found["PRECISION"]}
+    workload: Workload = decode(Workload, said, where=name)
+    mixed = _mixed(found, strategy, name) if found["GROUPS"] else None
+    return ImportedLaunch(
+        framework="pytorch",
+        strategy=strategy,
+        mixed=mixed,
+        gpus=strategy.gpus if mixed is None else mixed.gpus,
+        global_batch=workload.global_batch,
+        seq=workload.seq,
+        precision=workload.precision,
+        model=decode(ModelSpec, _model_said(found, name), where=name),
+    )
+
+
+def _constants(tree: ast.Module) -> dict[str, Any]:
+    """What the file sets at its top to plain data."""
+    found: dict[str, Any] = {}
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.expr):
+            try:
+                found.setdefault(target.id, ast.literal_eval(value))
+            except (ValueError, TypeError, RecursionError, MemoryError):
+                continue
+    return found
+
+
+def _strategy_said(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """The trainer hides gradients and weights wherever it reduces and gathers them."""
+    layers, pp = found["LAYERS"], found["PP"]
+    whole = isinstance(layers, tuple) and bool(layers) and all(type(count) is int for count in layers)
+    if not whole or type(pp) is not int or pp < 1 or len(layers) % pp:
+        raise InputError(f"{name}: LAYERS", layers, want="as many layers of each stage as there are stages")
+    vp = len(layers) // pp
+    hidden = ("grad", *(["param"] if found["ZERO"] == 3 else []), *(["p2p"] if vp > 1 else []))
+    uneven = layers if len(set(layers)) > 1 else ()
+    said = {word: found[constant] for constant, word in (_OF_GROUP | _OF_ALL).items()}
+    return said | {"vp": vp, "overlap": hidden, "layers": uneven}
+
+
+def _mixed(found: dict[str, Any], strategy: Strategy, name: str) -> MixedStrategy:
+    """Groups of replicas, each on the pools it was planned for."""
+    where = f"{name}: GROUPS"
+    try:
+        said = [(each, decode(Strategy, _strategy_said(found | each, name), where=where)) for each in found["GROUPS"]]
+        groups = tuple(_group_said(each, one, each["LAYERS"], tuple(each["POOLS"])) for each, one in said)
+        shares = tuple(operator.index(share) for share in found["SHARES"])
+    except (TypeError, KeyError, ValueError):
+        raise InputError(where, None, want="groups as astra export --to pytorch writes them") from None
+    return MixedStrategy(groups=groups, zero=min(strategy.zero, 1), overlap=("grad", "param"), shares=shares)
+
+
+def _group_said(
+    said: dict[str, Any], one: Strategy, layers: tuple[int, ...], pools: tuple[tuple[str, int], ...]
+) -> Group:
+    """The pipelines of a group; stages lie on its pools in turn."""
+    m = said["SAMPLES"] // (one.dp * one.mbs)
+    if one.zero > 1 and len(pools) == 1:
+        return plain_group(pools[0][0], replace(one, layers=layers), m)
+    segments, first = [], 0
+    for pool, stages in pools:
+        cut = [layers[chunk * one.pp + first : chunk * one.pp + first + stages] for chunk in range(one.vp)]
+        own = tuple(count for part in cut for count in part)
+        segments.append(Segment(pool=pool, tp=one.tp, pp=stages, layers=own, recompute=one.recompute))
+        first += stages
+    return Group(dp=one.dp, mbs=one.mbs, vp=one.vp, microbatches=m, segments=tuple(segments))
+
+
+def _model_said(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """Everything but the model's name and the longest sequence it was made for."""
+    said = {word: found[constant] for constant, word in _OF_MODEL.items()}
+    said |= {"name": as_name(f"the model of {name}"), "layers": sum(found["LAYERS"])}
+    return said | {"max_seq": found["POSITIONS"] or found["SEQ"], "qk_norm": "per_head" if found["QK_NORM"] else "none"}

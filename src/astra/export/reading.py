@@ -1,29 +1,100 @@
-"""Read a plan written by ``astra plan --out``: check that it is whole and consistent, and say which field is not."""
+"""Read a plan of ``astra plan --out`` or a choice of ``astra rent``: check that it is whole, and say what is not."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from astra.answer import PLAN_SCHEMA
-from astra.catalog.plan_files import upgraded
+from astra.answer_money import RENT_SCHEMA
+from astra.catalog.requests import upgraded
 from astra.errors import InputError
-from astra.export.base import Launch, Mesh
-from astra.export.figures import figures_of
-from astra.export.reading_mixed import mixed_launch
+from astra.export.base import CannotExport, Launch, Mesh, figures_of
 from astra.files import read_json, whole_number
 from astra.search.detail import advised, layers_of, legality
 from astra.search.world import World
+from astra.spec.cluster import Pool
 from astra.spec.job import Job
 from astra.spec.kinds import path_text
-from astra.spec.mixed_text import on_one_pool
+from astra.spec.mixed import Group, MixedStrategy
+from astra.spec.mixed_text import on_one_pool, parse_mixed
+from astra.spec.model import ModelSpec
 from astra.spec.names import check_name
-from astra.spec.request import read_request
+from astra.spec.request import FIELDS, read_request
 from astra.spec.strategy import Strategy, parse_strategy
+from astra.spec.strategy_fields import OVERLAPS
+from astra.spec.workload import Workload
+
+
+def mixed_launch(text: str, pools: Mapping[str, Pool], model: ModelSpec, workload: Workload, *, place: str) -> Launch:
+    """The launch of a mixed strategy; like groups are plain data parallelism, unlike ones are launches of their own."""
+    mixed = parse_mixed(text)
+    if mixed.local > 1:
+        raise CannotExport(None, [f"its groups meet only every {mixed.local} steps"])
+    for group in mixed.groups:
+        if sum(group.layers) != model.layers or mixed.samples != workload.global_batch:
+            want = f"{model.layers} layers and a batch of {workload.global_batch}: the plan was edited"
+            raise InputError(f"{place}.strategy", text, want=want)
+    launches = [_group_launch(mixed, group, pools, model, workload, place) for group in mixed.groups]
+    if len(launches) == 1:
+        return launches[0]
+    if len(mixed.shapes) == 1 and not mixed.shares:
+        return _side_by_side(launches, workload)
+    meshes = tuple(mesh for launch in launches for mesh in launch.meshes)
+    return launches[0]._replace(workload=workload, meshes=meshes, groups=tuple(launches), shares=mixed.shares)
+
+
+def _group_launch(
+    mixed: MixedStrategy, group: Group, pools: Mapping[str, Pool], model: ModelSpec, workload: Workload, place: str
+) -> Launch:
+    """One group by itself, with its samples."""
+    return Launch(
+        model=model,
+        workload=replace(workload, global_batch=group.samples),
+        strategy=_strategy(mixed, group),
+        layers=group.layers,
+        meshes=tuple(_mesh(group, index, pools, place) for index in range(len(group.segments))),
+    )
+
+
+def _side_by_side(launches: Sequence[Launch], workload: Workload) -> Launch:
+    """Groups of one shape: every stage has the replicas of one, then those of the next."""
+    first = launches[0]
+    replicas = sum(launch.strategy.dp for launch in launches)
+    stages = [[mesh._replace(pp=1) for mesh in launch.meshes for _ in range(mesh.pp)] for launch in launches]
+    meshes = tuple(mesh for stage in zip(*stages, strict=True) for mesh in stage)
+    strategy = replace(first.strategy, dp=replicas)
+    return first._replace(workload=workload, strategy=strategy, meshes=meshes, by_replica=True)
+
+
+def _strategy(mixed: MixedStrategy, group: Group) -> Strategy:
+    """What all stages share, and the first segment's degrees where they differ."""
+    if group.plain is not None:
+        return group.plain
+    first = group.segments[0]
+    hidden = (*mixed.overlap, "p2p") if group.vp > 1 and group.stages > 1 else mixed.overlap
+    overlap = tuple(name for name in OVERLAPS if name in hidden and (name != "p2p" or group.vp > 1))
+    spread = any(segment.tp > 1 for segment in group.segments)
+    fields: dict[str, Any] = {"recompute": first.recompute, "schedule": "interleaved" if group.vp > 1 else "1f1b"}
+    return Strategy(
+        tp=first.tp, pp=group.stages, vp=group.vp, cp=group.cp, ep=first.ep, dp=group.dp, mbs=group.mbs, sp=spread,
+        zero=mixed.zero, overlap=overlap if spread else tuple(name for name in overlap if name != "tp"),
+        layers=group.layers, **fields,
+    )  # fmt: skip
+
+
+def _mesh(group: Group, index: int, pools: Mapping[str, Pool], place: str) -> Mesh:
+    segment = group.segments[index]
+    if segment.pool not in pools:
+        raise InputError(f"{place}.strategy", segment.pool, want=f"a pool of the request: {', '.join(pools)}")
+    return Mesh(
+        pools[segment.pool], segment.tp, group.cp, segment.ep, group.dp, segment.pp, recompute=segment.recompute
+    )
+
 
 _AGAIN: Final = "Make the plan again with astra plan --out PLAN.json."
 
@@ -65,7 +136,8 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     world = world_of(record, where)
     plan, place = plan_of(record, rank, where)
     text, step_s = _estimated_text(plan, place), figure(plan, "step_s", place)
-    version, figures = _version(record, where), figures_of(plan["estimate"])
+    version = check_name(f"{where}: version", record.get("version", ""), empty=True)  # the Astra that made the plan
+    figures = figures_of(plan["estimate"])
     if not world.several:
         job, strategy = world.job, world.job.strategy(text)
         _check_gpus(plan, place, strategy, job)
@@ -117,11 +189,6 @@ def figure(plan: Mapping[str, Any], name: str, place: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise InputError(f"{place}.estimate.{name}", value, want="a number above zero", fix=_AGAIN)
     return float(value)
-
-
-def _version(record: Mapping[str, Any], where: str) -> str:
-    """The Astra that made the plan."""
-    return check_name(f"{where}: version", record.get("version", ""), empty=True)
 
 
 def launch_of(job: Job, strategy: Strategy, layers: tuple[int, ...], version: str, step_s: float | None) -> Launch:
@@ -187,3 +254,59 @@ def _estimated_text(plan: Mapping[str, Any], place: str) -> str:
         fix = 'To cost a strategy of your own use astra estimate --strategy "...".'
         raise InputError(f"{place}.strategy", text, want=want, fix=fix)
     return text
+
+
+_RENT_AGAIN: Final = "Ask again with astra rent --out RENT.json."
+_GOAL: Final = ("objective", "budget", "deadline")  # the choice is made
+
+
+def read_rented(path: str | PathLike[str]) -> dict[str, Any] | None:
+    """The record of an answer of ``astra rent``; None if the file holds something else."""
+    try:
+        record = read_json(path, "plan")
+    except InputError:
+        return None
+    return record if isinstance(record, dict) and record.get("schema") == RENT_SCHEMA else None
+
+
+def plan_of_choice(record: Mapping[str, Any], pick: int | None, where: str) -> dict[str, Any]:
+    """The record of a plan on the GPUs of one choice: that of a row of the front, or the one that was chosen."""
+    choice = _picked(record, pick, where)
+    parts, asked = choice.get("parts"), record.get("asked")
+    if not isinstance(parts, list) or not isinstance(asked, dict):
+        raise InputError(where, None, want="an answer of astra rent, whole", fix=_RENT_AGAIN)
+    if len(parts) != 1:
+        gpus = " ".join(f"--gpus {part['gpus']}x{part['gpu']}" for part in parts)
+        fix = f"Plan it on its pools: astra plan MODEL {gpus}."
+        raise InputError("--pick", pick, want="a choice of one GPU type", fix=fix)
+    kept = {name: value for name, value in asked.items() if name in FIELDS and FIELDS[name].on("plan")}
+    kept = {name: value for name, value in kept.items() if name not in _GOAL}
+    gpus = f"{choice['gpus']}x{choice['gpu']}"
+    estimate = {name: value for name, value in choice.items() if name != "gpus"} | {"gpus": gpus}
+    return {
+        "schema": PLAN_SCHEMA,
+        "version": record.get("version", ""),
+        "request": {},
+        "asked": kept | {"gpus": [gpus], "node": choice["node"]},
+        "plans": [{"rank": 1, "strategy": choice.get("strategy"), "estimate": estimate}],
+    }
+
+
+def _picked(record: Mapping[str, Any], pick: int | None, where: str) -> Mapping[str, Any]:
+    """A row of the front by its number, or the first that the goal chose; of a whole front the best trade."""
+    front = record.get("front")
+    if not isinstance(front, list) or not front or not all(isinstance(choice, dict) for choice in front):
+        raise InputError(f"{where}: front", None, want="the choices of astra rent", fix=_RENT_AGAIN)
+    if pick is not None and pick > len(front):
+        raise InputError("--pick", pick, want=f"a row of the front, which has {len(front)}", fix="1 is the fastest.")
+    if pick is not None:
+        picked: Mapping[str, Any] = front[pick - 1]
+        return picked
+    chosen = record.get("chosen")
+    if record.get("objective") != "pareto" and isinstance(chosen, list) and chosen and isinstance(chosen[0], dict):
+        return dict(chosen[0])
+    for role in ("chosen", "knee"):
+        for choice in front:
+            if role in choice.get("roles", ()):
+                return dict(choice)
+    return dict(front[0])

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from astra.catalog import runtimes
-from astra.export.base import Launch, Left, header, joined, one_pool
+from astra.export.base import Exporter, Launch, Left, header, joined, one_pool
+from astra.export.launch_script import preamble, torchrun
 from astra.export.quoting import python
-from astra.export.readme import readme
-from astra.export.torchrun import preamble, torchrun
 from astra.rules.can import recipe_of
 from astra.spec.model import Rotary
 
@@ -25,46 +24,33 @@ _NEWER_TORCH: Final = "torchtitan 0.3 runs pipelines on torch 2.14 or newer: pip
 SCHEDULES: Final = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
 
 
-class TorchTitan:
-    """Files for torchtitan."""
-
-    name = "torchtitan"
-    title = "torchtitan configuration"
-    verified = "torchtitan 0.3.0 with torch 2.13.0: its own config manager, ParallelDims and model, on the meta device"
-    runtime = "torchtitan"
-    limits = (one_pool("torchtitan"),)
-
-    def files(self, launch: Launch) -> dict[str, str]:
-        """The configuration, a launch script and how to start it."""
-        return {
-            "plan.py": configuration(launch),
-            "launch.sh": _script(launch),
-            "README.md": readme(launch, self, NOTES),
-        }
-
-    def left(self, launch: Launch) -> list[Left]:
-        """Data and tokenizer."""
-        every = f"`--checkpoint.enable` writes one every {launch.save_interval} steps"
-        meant = "a folder of Hugging Face's weights to start from; without it the script stops"
-        return [
-            *([Left("`PRETRAINED_CHECKPOINT`", meant)] if launch.workload.task == "finetune" else []),
-            Left("`--hf-assets-path`", "the tokenizer; the recipe's place without it"),
-            Left("`--dataloader.dataset`", "the data; the recipe's without it"),
-            Left("checkpoints", f"{every}; none without it"),
-        ]
+def _files(launch: Launch) -> dict[str, str]:
+    return {
+        "plan.py": configuration(launch),
+        "launch.sh": _script(launch),
+    }
 
 
-NOTES: Final = """\
-Start it on every node with its number and the first node's address:
+def _left(launch: Launch) -> list[Left]:
+    every = f"`--checkpoint.enable` writes one every {launch.save_interval} steps"
+    meant = "a folder of Hugging Face's weights to start from; without it the script stops"
+    return [
+        *([Left("`PRETRAINED_CHECKPOINT`", meant)] if launch.workload.task == "finetune" else []),
+        Left("`--hf-assets-path`", "the tokenizer; the recipe's place without it"),
+        Left("`--dataloader.dataset`", "the data; the recipe's without it"),
+        Left("checkpoints", f"{every}; none without it"),
+    ]
 
-    NODE_RANK=0 MASTER_ADDR=node0 bash launch.sh
 
-`plan.py` starts from torchtitan's own recipe for the model, so data, tokenizer, optimizer and the norms' epsilon are
-those of the recipe; change them with torchtitan's flags after the script's name (such as
-`--hf-assets-path ./assets/hf/Llama-3.1-8B`). `pip install torchtitan==0.3.0 torch==2.13.0` brings what was verified,
-`torchao==0.18.0` what FP8 needs beside it. Pipelines need `torch==2.14.1`: torchtitan 0.3.0 hands micro-batches to
-torch's schedules in a way that older ones do not know.
-"""
+TORCHTITAN: Final = Exporter(
+    name="torchtitan",
+    title="torchtitan configuration",
+    verified="torchtitan 0.3.0 with torch 2.13.0: its own config manager, ParallelDims and model, on the meta device",
+    runtime="torchtitan",
+    limits=(one_pool("torchtitan"),),
+    made=_files,
+    left=_left,
+)
 
 
 def module_names(layers: tuple[int, ...]) -> list[list[str]]:
@@ -133,12 +119,12 @@ def rope(rotary: Rotary, seq: int) -> dict[str, object]:
 
 def configuration(launch: Launch) -> str:
     """The Python module torchtitan imports."""
-    recipe = recipe_of(runtimes.runtime(TorchTitan.runtime), launch.model)
+    recipe = recipe_of(runtimes.runtime(TORCHTITAN.runtime), launch.model)
     if recipe is None:
         raise ValueError(launch.model.name)
     module, function = recipe.split(".")
     # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
-    lines = ["# -*- coding: utf-8 -*-", *header(launch, TorchTitan.verified)]
+    lines = ["# -*- coding: utf-8 -*-", *header(launch, TORCHTITAN.verified)]
     tuned = launch.workload.task == "finetune"
     lines += ["import os", ""] * tuned
     lines += ["from torchtitan.trainer import Trainer"]
@@ -188,7 +174,7 @@ def _converters(launch: Launch) -> Iterator[tuple[str, str, dict[str, object]]]:
 
 
 def _script(launch: Launch) -> str:
-    lines = preamble(launch, TorchTitan.verified)
+    lines = preamble(launch, TORCHTITAN.verified)
     if launch.workload.task == "finetune":
         lines += ['export PRETRAINED_CHECKPOINT="${PRETRAINED_CHECKPOINT:?name the folder of weights to start from}"']
     lines += ['export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"', ""]

@@ -18,7 +18,7 @@ from astra.catalog.models import model as find_model
 from astra.catalog.requests import read_plain
 from astra.errors import InputError, within
 from astra.files import read_toml
-from astra.rules.written import rule_lines
+from astra.rules.table import rule_lines
 from astra.search.world import World
 from astra.spec.fields import read_fields
 from astra.spec.money import MARKETS, MONEY_FIELDS, Money

@@ -9,9 +9,9 @@ of the framework (``astra.rules.table``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from astra.catalog import models, runtimes
@@ -22,7 +22,7 @@ from astra.rules.table import RULES, Rule, make_rule
 from astra.spec.blocks import MEANINGS, blocks_of
 from astra.spec.cluster import Pool
 from astra.spec.model import ModelSpec
-from astra.spec.runtime import AXES, Runtime
+from astra.spec.runtime import AXES, Can, Runtime
 from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import (
     ACTIVATIONS,
@@ -78,7 +78,7 @@ def may(
     broken = [rule for rule in able_rules(runtime) if rule.needs <= table.known and rule.breaks(table)]
     found = [Reason("strategy", rule.broken_by(table)) for rule in broken]
     if not runtime.can.uneven and len(set(layers or strategy.layers)) > 1 and "uneven" not in {r.name for r in broken}:
-        found.append(Reason("strategy", _uneven(runtime)))
+        found.append(Reason("strategy", f"{runtime.name} {_UNEVEN}"))
     return [*unable(runtime, model, workload), *found]
 
 
@@ -152,104 +152,86 @@ def rules_of(runtime: Runtime) -> tuple[Rule, ...]:
 
 def able_rules(runtime: Runtime) -> tuple[Rule, ...]:
     """What a strategy must keep to for this runtime, beside the general rules."""
-    return _parsed(runtime.framework, tuple(_listed(runtime)))
+    key = msgspec.json.encode((runtime.framework, runtime.name, runtime.can))
+    if key not in _ABLE:
+        made = (
+            make_rule(name, said, Condition(RuleText(where, f"rule {name}"))) for name, said, where in _listed(runtime)
+        )
+        _ABLE[key] = (*(rule for rule in RULES if runtime.framework in rule.frameworks), *made)
+    return _ABLE[key]
 
 
-@lru_cache(maxsize=64)
-def _parsed(framework: str, rows: tuple[tuple[str, str, str], ...]) -> tuple[Rule, ...]:
-    """A framework's rules and those of a runtime's lists."""
-    own = [rule for rule in RULES if framework in rule.frameworks]
-    made = [make_rule(row[0], row[1], Condition(RuleText(row[2], f"rule {row[0]}"))) for row in rows]
-    return (*own, *made)
+_ABLE: Final[dict[bytes, tuple[Rule, ...]]] = {}  # by what they are made from
 
 
 def _listed(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
     """The lists of a runtime's file as rules: name, sentence, condition where it is broken."""
-    can, who = runtime.can, runtime.name
+    can = runtime.can
+    for lacks, name, sentence, condition in (*_strategies(can), *_words(can), *_overlaps(can)):
+        if lacks:
+            yield name, f"{runtime.name} {sentence}", condition
+
+
+_Row = tuple[object, str, str, str]  # what is lacking, and the rule that says so
+
+
+def _strategies(can: Can) -> Iterator[_Row]:
+    """Degrees, schedules, sharding and recompute."""
     for axis in AXES:
-        if axis not in can.degrees:
-            yield f"can_{axis}", f"{who} has no {_TITLES[axis]}", "sp" if axis == "sp" else f"{axis} > 1"
-    if not can.uneven:
-        yield "uneven", _uneven(runtime), "layers % (pp * vp) != 0"
+        yield axis not in can.degrees, f"can_{axis}", f"has no {_TITLES[axis]}", "sp" if axis == "sp" else f"{axis} > 1"
+    yield not can.uneven, "uneven", _UNEVEN, "layers % (pp * vp) != 0"
     lacks = [name for name in SCHEDULES if name not in can.schedules]
-    if lacks:
-        yield "can_schedule", f"{who} has no such pipeline schedule", _one_of("schedule", lacks)
+    yield lacks, "can_schedule", "has no such pipeline schedule", _one_of("schedule", lacks)
     stages = [stage for stage in range(4) if stage not in can.zero]
-    if stages:
-        yield "can_zero", f"{who} has zero {_listing(can.zero)} alone", " or ".join(f"zero == {n}" for n in stages)
-    alone = [stage for stage in can.zero if stage not in can.zero_pipelined]
-    if alone and "pp" in can.degrees:
-        where = " or ".join(f"zero == {stage}" for stage in alone)
-        yield (
-            "can_zero_pipelined",
-            f"{who} has zero {_listing(alone)} without a pipeline alone",
-            f"pp > 1 and ({where})",
-        )
+    yield stages, "can_zero", f"has zero {_listing(can.zero)} alone", _stages(stages)
+    alone = [stage for stage in can.zero if stage not in can.zero_pipelined] if "pp" in can.degrees else []
+    where = f"has zero {_listing(alone)} without a pipeline alone"
+    yield alone, "can_zero_pipelined", where, f"pp > 1 and ({_stages(alone)})"
     lacks = [name for name in RECOMPUTES if name not in can.recompute]
-    if lacks:
-        words = _listing([f"{name} recompute" if name != "none" else "none" for name in can.recompute])
-        yield "can_recompute", f"{who} has {words}, nothing else", _one_of("recompute", lacks)
-    yield from _methods(runtime)
-    if "optimizer" not in can.offload:
-        yield "can_offload", f"{who} has no optimizer offload", 'offload == "optimizer"'
-    if ACTIVATIONS not in can.offload:
-        yield "can_offload_layers", f"{who} has no activation offload", "offload_layers > 0"
-    yield from _words(runtime)
-    if not can.unfused:
-        yield "can_flash", f"{who} has no switch for fused attention", "not flash"
-    yield from _overlaps(runtime)
+    words = _listing([f"{name} recompute" if name != "none" else "none" for name in can.recompute])
+    yield lacks, "can_recompute", f"has {words}, nothing else", _one_of("recompute", lacks)
+    own = 'recompute == "full" and (method != "uniform" or recompute_layers != 1)'
+    yield not can.methods, "can_method", "checkpoints every layer by itself under full recompute", own
+    lacks = [name for name in METHODS if name not in can.methods] if can.methods else []
+    yield lacks, "can_method", "has no such way to pick layers", _one_of("method", lacks)
+    yield "optimizer" not in can.offload, "can_offload", "has no optimizer offload", 'offload == "optimizer"'
+    yield ACTIVATIONS not in can.offload, "can_offload_layers", "has no activation offload", "offload_layers > 0"
 
 
-def _words(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
+def _words(can: Can) -> Iterator[_Row]:
     """Modules, dispatchers, graphs, widths and what else a runtime may have a word for."""
-    can, who = runtime.can, runtime.name
-    if "selective" in can.recompute:
-        for name in MODULES:
-            if name not in can.modules:
-                yield f"can_recompute_{name}", f"{who} has no recompute of {name}", f"recompute_{name}"
+    for name in MODULES if "selective" in can.recompute else ():
+        yield name not in can.modules, f"can_recompute_{name}", f"has no recompute of {name}", f"recompute_{name}"
     for field in RUNTIME_CHOICES:
         has = _listing(f"{field}={word}" for word in getattr(can, field))
-        for word in (word for word in CHOICES[field] if word not in getattr(can, field)):
-            yield f"can_{field}_{word}", f"{who} has no {field}={word}, only {has}", f'{field} == "{word}"'
-    if not can.dispatch_fp8:
-        yield "can_dispatch_fp8", f"{who} has no dispatch in fp8", "dispatch_fp8"
-    if not can.shard:
-        yield "can_shard", f"{who} has no sharding inside groups of replicas", "shard > 0"
+        for word in CHOICES[field]:
+            lacks, where = word not in getattr(can, field), f"has no {field}={word}, only {has}"
+            yield lacks, f"can_{field}_{word}", where, f'{field} == "{word}"'
+    yield not can.dispatch_fp8, "can_dispatch_fp8", "has no dispatch in fp8", "dispatch_fp8"
+    yield not can.shard, "can_shard", "has no sharding inside groups of replicas", "shard > 0"
+    yield not can.unfused, "can_flash", "has no switch for fused attention", "not flash"
 
 
-def _methods(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
-    can, who = runtime.can, runtime.name
-    if not can.methods:
-        yield ("can_method", f"{who} checkpoints every layer by itself under full recompute",
-               'recompute == "full" and (method != "uniform" or recompute_layers != 1)')  # fmt: skip
-    elif set(can.methods) != set(METHODS):
-        lacks = [name for name in METHODS if name not in can.methods]
-        yield "can_method", f"{who} has no such way to pick layers", _one_of("method", lacks)
-
-
-def _overlaps(runtime: Runtime) -> Iterator[tuple[str, str, str]]:
-    can, who = runtime.can, runtime.name
+def _overlaps(can: Can) -> Iterator[_Row]:
     for name in OVERLAPS:
-        if name not in can.overlap:
-            yield f"can_overlap_{name}", f"{who} cannot overlap {name} communication", f"overlap_{name}"
-    if "grad" in can.always:
-        yield "always_grad", f"{who} always overlaps gradient reduction", "not overlap_grad"
-    if "p2p" in can.always:
-        yield ("always_p2p", f"{who} always overlaps the traffic of an interleaved pipeline",
-               "vp > 1 and not overlap_p2p")  # fmt: skip
-    if "param" not in can.overlap:
-        return
-    where = f"{who} prefetches weights exactly where they are sharded (zero {_listing(can.prefetch)})"
+        where = f"cannot overlap {name} communication"
+        yield name not in can.overlap, f"can_overlap_{name}", where, f"overlap_{name}"
+    yield "grad" in can.always, "always_grad", "always overlaps gradient reduction", "not overlap_grad"
+    where = "always overlaps the traffic of an interleaved pipeline"
+    yield "p2p" in can.always, "always_p2p", where, "vp > 1 and not overlap_p2p"
+    where = f"prefetches weights exactly where they are sharded (zero {_listing(can.prefetch)})"
     never = [stage for stage in (1, 2, 3) if stage not in can.prefetch]
-    if never:
-        yield "prefetch", where, f"overlap_param and ({' or '.join(f'zero == {stage}' for stage in never)})"
-    if "param" in can.always:
-        stages = " or ".join(f"zero == {stage}" for stage in can.prefetch)
-        yield "always_param", where, f"not overlap_param and ({stages})"
+    known = "param" in can.overlap
+    yield known and never, "prefetch", where, f"overlap_param and ({_stages(never)})"
+    always = known and "param" in can.always
+    yield always, "always_param", where, f"not overlap_param and ({_stages(can.prefetch)})"
 
 
-def _uneven(runtime: Runtime) -> str:
-    return f"{runtime.name} gives every stage as many layers"
+_UNEVEN: Final = "gives every stage as many layers"
+
+
+def _stages(stages: Iterable[int]) -> str:
+    return " or ".join(f"zero == {stage}" for stage in stages)
 
 
 def _one_of(field: str, words: Iterable[str]) -> str:

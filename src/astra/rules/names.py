@@ -27,67 +27,101 @@ Kind = Literal["number", "switch", "choice", "text"]
 _KINDS: Final[Mapping[str, Kind]] = {"degree": "number", "number": "number", "switch": "switch", "choice": "choice"}
 
 
+class RuleSubject(NamedTuple):
+    """What facts are taken from."""
+
+    model: ModelSpec
+    pool: Pool | None
+    workload: Workload
+    runtime: str  # the framework whose rules bind the runtime
+
+
 class RuleName(NamedTuple):
     """One name of the vocabulary."""
 
     kind: Kind
     meaning: str
     choices: tuple[str, ...] = ()  # of a choice or a text
+    of: Callable[[RuleSubject], Any] | None = None  # of a fact: its value
 
 
-def _numbers(**meanings: str) -> dict[str, RuleName]:
-    return {name: RuleName("number", meaning) for name, meaning in meanings.items()}
-
-
-def _switches(**meanings: str) -> dict[str, RuleName]:
-    return {name: RuleName("switch", meaning) for name, meaning in meanings.items()}
+def _facts(kind: Kind, **rows: tuple[str, Callable[[Any], Any]]) -> dict[str, RuleName]:
+    return {name: RuleName(kind, meaning, of=of) for name, (meaning, of) in rows.items()}
 
 
 NAMES: Final[Mapping[str, RuleName]] = {
     **{field.name: RuleName(_KINDS[field.kind], field.meaning, field.choices) for field in STRATEGY_FIELDS},
     "flash_attention": RuleName("switch", "the same as flash"),
-    **_numbers(
-        microbatches="micro-batches per pipeline and step, batch / (dp * mbs)",
-        layers_per_stage="layers of the fullest stage, layers / pp rounded up",
-        layers_per_chunk="layers of the fullest chunk, layers / (pp * vp) rounded up",
-        gpus="GPUs of the job",
-        gpus_per_node="GPUs in one server",
-        scaleup_gpus="GPUs joined by the innermost links",
-        deepep_gpus="GPUs that DeepEP reaches on such nodes, 0 where it does not run",
-        hybridep_gpus="GPUs that HybridEP reaches on such nodes, 0 where it does not run",
-        memory_gib="memory of one GPU, GiB",
-        batch="samples per optimizer step",
-        seq="tokens per sample",
-        layers="transformer layers, encoder included",
-        hidden="hidden size",
-        ffn="intermediate size of a dense layer",
-        heads="attention heads",
-        kv_heads="key/value heads",
-        head_dim="size of one head",
-        vocab="vocabulary size",
-        experts="routed experts per MoE layer, 0 for a dense model",
-        topk="experts each token visits",
-        moe_ffn="intermediate size of one expert",
-        shared_ffn="intermediate size of the shared experts",
-        mtp="layers of multi-token prediction that are trained",
-        state_heads="heads of a state-space layer",
-        state_groups="groups of heads of a state-space layer",
-        delta_heads="heads of keys of a gated delta net",
+    "microbatches": RuleName("number", "micro-batches per pipeline and step, batch / (dp * mbs)"),
+    "layers_per_stage": RuleName("number", "layers of the fullest stage, layers / pp rounded up"),
+    "layers_per_chunk": RuleName("number", "layers of the fullest chunk, layers / (pp * vp) rounded up"),
+    **_facts(
+        "number",
+        gpus=("GPUs of the job", lambda it: it.pool.gpus),
+        gpus_per_node=("GPUs in one server", lambda it: it.pool.gpus_per_node),
+        scaleup_gpus=("GPUs joined by the innermost links", lambda it: _scale_up(it.pool)),
+        deepep_gpus=("GPUs that DeepEP reaches on such nodes, 0 where it does not run",
+                     lambda it: _reached(it, "deepep")),
+        hybridep_gpus=("GPUs that HybridEP reaches on such nodes, 0 where it does not run",
+                       lambda it: _reached(it, "hybridep")),
+        memory_gib=("memory of one GPU, GiB", lambda it: it.pool.device.memory_bytes / GIB),
+        batch=("samples per optimizer step", lambda it: it.workload.global_batch),
+        seq=("tokens per sample", lambda it: it.workload.seq),
+        layers=("transformer layers, encoder included",
+                lambda it: it.model.layers + (it.model.encoder.layers if it.model.encoder else 0)),
+        hidden=("hidden size", lambda it: it.model.hidden),
+        ffn=("intermediate size of a dense layer", lambda it: it.model.ffn),
+        heads=("attention heads", lambda it: it.model.heads),
+        kv_heads=("key/value heads", lambda it: it.model.kv_heads),
+        head_dim=("size of one head", lambda it: it.model.head_dim),
+        vocab=("vocabulary size", lambda it: it.model.vocab),
+        experts=("routed experts per MoE layer, 0 for a dense model", lambda it: getattr(it.model.moe, "experts", 0)),
+        topk=("experts each token visits", lambda it: getattr(it.model.moe, "topk", 0)),
+        moe_ffn=("intermediate size of one expert", lambda it: getattr(it.model.moe, "ffn", 0)),
+        shared_ffn=("intermediate size of the shared experts", lambda it: getattr(it.model.moe, "shared_ffn", 0)),
+        mtp=("layers of multi-token prediction that are trained", lambda it: it.workload.mtp),
+        state_heads=("heads of a state-space layer", lambda it: getattr(it.model.state_space, "heads", 0)),
+        state_groups=("groups of heads of a state-space layer", lambda it: getattr(it.model.state_space, "groups", 0)),
+        delta_heads=("heads of keys of a gated delta net", lambda it: getattr(it.model.delta_net, "key_heads", 0)),
     ),
-    **_switches(
-        moe="the model has experts",
-        dense_ffn="some layer has a dense feed-forward",
-        expert_bias="the experts' projections have biases",
-        mla="multi-head latent attention",
-        tied="input and output embeddings share weights",
-        blackwell="the GPU is a Blackwell",
-        fp8_attention="attention of the model can be trained in fp8 on the GPU, in the precision",
+    **_facts(
+        "switch",
+        moe=("the model has experts", lambda it: it.model.moe is not None),
+        dense_ffn=("some layer has a dense feed-forward", lambda it: has_dense(it.model)),
+        expert_bias=("the experts' projections have biases", lambda it: getattr(it.model.moe, "expert_bias", False)),
+        mla=("multi-head latent attention", lambda it: it.model.mla is not None),
+        tied=("input and output embeddings share weights", lambda it: it.model.tied_embeddings),
+        blackwell=("the GPU is a Blackwell", lambda it: it.pool.device.generation == "blackwell"),
+        fp8_attention=("attention of the model can be trained in fp8 on the GPU, in the precision",
+                       lambda it: fp8_attention(it.model, it.pool.device, it.workload)),
     ),
-    "task": RuleName("text", "kind of training", TASKS),
-    "precision": RuleName("text", "compute precision", PRECISIONS),
-    "optimizer": RuleName("text", "optimizer", OPTIMIZERS),
-    "runtime": RuleName("text", "training framework", FRAMEWORKS),
+    "task": RuleName("text", "kind of training", TASKS, lambda it: it.workload.task),
+    "precision": RuleName("text", "compute precision", PRECISIONS, lambda it: it.workload.precision),
+    "optimizer": RuleName("text", "optimizer", OPTIMIZERS, lambda it: it.workload.optimizer),
+    "runtime": RuleName("text", "training framework", FRAMEWORKS, lambda it: it.runtime),
+}  # fmt: skip
+_OF_POOL: Final = {
+    "gpus",
+    "gpus_per_node",
+    "scaleup_gpus",
+    "deepep_gpus",
+    "hybridep_gpus",
+    "memory_gib",
+    "blackwell",
+    "fp8_attention",
 }
+_FACTS: Final = [(name, row.of) for name, row in NAMES.items() if row.of is not None]
+
+
+def _reached(it: RuleSubject, dispatcher: str) -> int:
+    """What a dispatcher reaches; nothing where there is nothing to send, so that jobs without experts are alike."""
+    return sends_once_within(it.pool).get(dispatcher, 0) if it.model.moe and it.pool else 0
+
+
+def _scale_up(pool: Pool) -> int:
+    links = pool.node.links
+    return min(links[0].reach, pool.gpus) if links else 1
+
 
 ALIASES: Final[Mapping[str, str]] = {"flash_attention": "flash"}
 
@@ -177,49 +211,8 @@ def names_of_one(columns: Columns, facts: Mapping[str, Any]) -> Names:
 
 def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime: str = "megatron") -> dict[str, Any]:
     """The facts of a request on one pool, as scalars; ``runtime`` is the framework whose rules bind the runtime."""
-    moe, hybrid, delta = model.moe, model.state_space, model.delta_net
-    return {
-        **({} if pool is None else _pool_facts(pool)),
-        **({} if pool is None else {"fp8_attention": fp8_attention(model, pool.device, workload)}),
-        **({} if pool is None else _dispatch_facts(pool if moe else None)),
-        "batch": workload.global_batch,
-        "seq": workload.seq,
-        "task": workload.task,
-        "precision": workload.precision,
-        "optimizer": workload.optimizer,
-        "mtp": workload.mtp,
-        "runtime": runtime,
-        "layers": model.layers + (model.encoder.layers if model.encoder else 0),
-        "hidden": model.hidden,
-        "ffn": model.ffn,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "vocab": model.vocab,
-        "experts": moe.experts if moe else 0,
-        "topk": moe.topk if moe else 0,
-        "moe_ffn": moe.ffn if moe else 0,
-        "shared_ffn": moe.shared_ffn if moe else 0,
-        "expert_bias": bool(moe and moe.expert_bias),
-        "moe": moe is not None,
-        "dense_ffn": has_dense(model),
-        "state_heads": hybrid.heads if hybrid else 0,
-        "state_groups": hybrid.groups if hybrid else 0,
-        "delta_heads": delta.key_heads if delta else 0,
-        "mla": model.mla is not None,
-        "tied": model.tied_embeddings,
-    }
-
-
-def _pool_facts(pool: Pool) -> dict[str, Any]:
-    links = pool.node.links
-    return {
-        "gpus": pool.gpus,
-        "gpus_per_node": pool.gpus_per_node,
-        "scaleup_gpus": min(links[0].reach, pool.gpus) if links else 1,
-        "memory_gib": pool.device.memory_bytes / GIB,
-        "blackwell": pool.device.generation == "blackwell",
-    }
+    asked = RuleSubject(model, pool, workload, runtime)
+    return {name: of(asked) for name, of in _FACTS if pool is not None or name not in _OF_POOL}
 
 
 def _dispatch_facts(pool: Pool | None) -> dict[str, int]:

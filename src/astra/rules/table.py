@@ -1,21 +1,30 @@
 """What makes a strategy legal: sentences, each with a condition that is true where it is broken.
 
-They are files in the language users write their own rules in (``data``, ``astra.rules.written``). Where a rule
+They are files in the language users write their own rules in (``data``). Where a rule
 restates a check of Megatron-LM (0.19.2) or torchtitan (0.3.0) the two must agree: a strategy refused here and
 accepted there is a lost plan, the reverse a plan that does not start. What a runtime has at all is listed in its file
 and read in ``astra.rules.can``; here is what must hold between a model and a strategy, for everybody or a framework.
+
+A user writes one rule a line, what to refuse or to require; a condition without either word is one to refuse, and what
+follows ``#`` is the sentence shown::
+
+    no_double: refuse recompute == "full" and flash_attention   # we never pay for both
+    require tp <= gpus_per_node                                 # keep tensor parallelism inside a node
+    mbs > 4                                                     # refused, as with refuse
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from astra.columns import Columns
-from astra.files import own_text
+from astra.errors import InputError
+from astra.files import own_text, read_text
 from astra.provenance import Bools, Floats
 from astra.rules.language import Condition, RuleText
 from astra.rules.names import NAMES, Names, names_of_one, shown
@@ -132,3 +141,48 @@ def advice(columns: Columns, facts: Mapping[str, Any]) -> list[str]:
 def _broken(columns: Columns, facts: Mapping[str, Any], rules: Iterable[Rule]) -> list[str]:
     table = names_of_one(columns, facts)
     return [rule.broken_by(table) for rule in rules if rule.needs <= table.known and rule.breaks(table)]
+
+
+MAX_RULES: Final = 1_000
+_LABEL: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*:")
+_SENSE: Final = re.compile(r"\s*(refuse|require)\b")
+_BUILT_IN: Final = frozenset(rule.name for rule in RULES)
+
+
+def parse_rule(text: str, where: str = "rule", line: int = 1) -> Rule:
+    """Read ``name: refuse condition  # sentence``, or ``require``; all but the condition may be left out."""
+    label = _LABEL.match(text)
+    sense = _SENSE.match(text, label.end() if label else 0)
+    required = sense is not None and sense.group(1) == "require"
+    last = sense or label
+    source = RuleText(text, where, line, start=last.end() if last else 0)
+    condition = Condition(source, opposite=required)
+    name = label.group(1) if label else f"{Path(where).name}:{line}"
+    if name in _BUILT_IN:
+        source.fail(text.index(name), name, "a name that no built-in rule has", "Choose another name.")
+    sentence = (
+        " ".join(condition.comment.split()) or f"your rule {'requires' if required else 'refuses'} {condition.said}"
+    )
+    return make_rule(name, sentence, condition, origin=f"{where}:{line}")
+
+
+def rule_lines(path: str | Path) -> list[str]:
+    """The lines of a file of rules."""
+    return read_text(path, "rules").split("\n")
+
+
+def rules_of(lines: Iterable[str], where: str) -> tuple[Rule, ...]:
+    """The rules of some lines; empty ones and those that are only a comment are passed over."""
+    rules: dict[str, Rule] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        rule = parse_rule(line.rstrip("\r"), where, number)
+        if rule.name in rules:
+            RuleText(line, where, number).fail(
+                line.index(rule.name), rule.name, f"each name once; {rules[rule.name].origin} has it already"
+            )
+        rules[rule.name] = rule
+        if len(rules) > MAX_RULES:
+            raise InputError(f"{where}:{number}", None, want=f"at most {MAX_RULES:,} rules in a file")
+    return tuple(rules.values())

@@ -19,8 +19,7 @@ from astra.money.objectives import Goal, goal_of, is_rate
 from astra.money.objectives import find as find_objective
 from astra.rules.can import usual_runtime
 from astra.rules.restrictions import Restrictions, parse_restrictions
-from astra.rules.table import Rule
-from astra.rules.written import rule_lines, rules_of
+from astra.rules.table import Rule, rule_lines, rules_of
 from astra.spec.cluster import Cluster, Pool
 from astra.spec.job import Job
 from astra.spec.kinds import batch_tokens

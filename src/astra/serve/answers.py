@@ -20,8 +20,8 @@ from astra.catalog.models import models
 from astra.catalog.runtimes import runtimes
 from astra.errors import AstraError, InputError, visible, within
 from astra.export import EXPORTERS
-from astra.export.making import make, target
-from astra.export.nearest_mixed import nearest_of_file
+from astra.export.nearest import nearest_of_file
+from astra.export.python import make, target
 from astra.export.quoting import file_name
 from astra.export.reading import from_record, world_of
 from astra.files import parse_json

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from astra.lab.profile.plan import Row, row_key
-from astra.lab.profile.store import Store
+from astra.lab.profile.plan import Row, Store, row_key
 
 OPS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 _BATCHES: Final = 5

@@ -1,14 +1,21 @@
-"""What a profile measures: lists of operator shapes, by plain arithmetic. No torch here.
+"""What a profile measures and where it is kept: lists of operator shapes, and one document that grows row by row.
 
-A GEMM row gives the product itself: ``m`` and ``n`` of the output, ``k`` summed over. The layouts are those of
-a linear layer y = x W^T with T tokens, O outputs and I inputs: fwd (m,n,k) = (T,O,I), dgrad (T,I,O), wgrad (O,I,T).
+No torch here. A GEMM row gives the product itself: m and n of the output, k summed over. The layouts are those of a
+linear layer y = x W^T with T tokens, O outputs and I inputs: fwd (m,n,k) = (T,O,I), dgrad (T,I,O), wgrad (O,I,T). A run
+that is cut short leaves a valid file, and a second run continues where it stopped.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
+
+from astra.atomic import write_file
+from astra.errors import InputError
+from astra.files import read_json
 
 Row = dict[str, Any]
 
@@ -149,3 +156,56 @@ def all_rows(quick: bool, packages: Iterable[str] = ()) -> list[Row]:
         seen.setdefault(row_key(row), row)
     mixed = sorted(seen.values(), key=lambda row: hashlib.sha256(row_key(row).encode()).digest())
     return rows + mixed
+
+
+class Store:
+    """Rows on disk, keyed by a text each; never loses a finished row."""
+
+    def __init__(self, path: str | Path, *, key: str) -> None:
+        self.path = Path(path)
+        self.key = key
+        self.header: Row = {}
+        self.rows: list[Row] = []
+        if self.path.exists():
+            self._load()
+        self.known = {row[key] for row in self.rows}
+
+    def _load(self) -> None:
+        try:
+            document = read_json(self.path, "profile")
+            self.rows = list(document.pop("rows"))
+        except (KeyError, AttributeError, TypeError) as error:
+            raise InputError(str(self.path), None, want="a measurement file with rows", fix=f"({error})") from None
+        self.header = document
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.known
+
+    def begin(self, key: str) -> None:
+        """Note what is being measured, so that a crash can be put down to it."""
+        self.header["in_progress"] = key
+        self.save()
+
+    def forget(self) -> None:
+        """Take back ``begin``: the row was not measured, and nothing crashed."""
+        self.header.pop("in_progress", None)
+        self.save()
+
+    def crashed(self) -> str | None:
+        """The key a previous process died on, if any."""
+        key = self.header.get("in_progress")
+        return key if key is not None and key not in self.known else None
+
+    def add(self, row: Row, *, save: bool = True) -> None:
+        """Append a finished row and write the file."""
+        self.rows.append(row)
+        self.known.add(row[self.key])
+        self.header.pop("in_progress", None)
+        if save:
+            self.save()
+
+    def save(self) -> None:
+        """Write to a sibling file and rename: readers never see half a document."""
+        lines = ",\n".join(json.dumps(row) for row in self.rows)
+        head = json.dumps(self.header)[1:-1]
+        write_file(self.path, "{" + head + (", " if head else "") + '"rows": [\n' + lines + "\n]}\n")

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from astra.lab.profile.collectives import collective_rows
 from astra.lab.profile.gpu import ClockWatch, describe_gpu
-from astra.lab.profile.plan import all_rows, row_key
-from astra.lab.profile.store import Store
-from astra.lab.profile.timing import own_stream
+from astra.lab.profile.ops import own_stream
+from astra.lab.profile.plan import Store, all_rows, row_key
 
 _SAVE_EVERY_S: Final = 1.0
 OPS: Final = ("launch", "gemm", "streaming", "attention")

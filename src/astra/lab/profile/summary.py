@@ -62,15 +62,19 @@ def summarize(header: Row, rows: Sequence[Row], *, file: str, planned: int) -> P
         rows=len(rows),
         planned=planned,
         refused=sum("error" in row for row in rows),
-        gemm=_speeds(_large_gemms(timed), lambda row: f"{row['precision']} {row['layout']}", _gemm_flops),
-        attention=_speeds(_long_attention(timed), lambda row: f"{row['kernel']} {row['direction']}", _attention_flops),
-        memory=_speeds(_large_streams(timed), lambda row: str(row["name"]), lambda row: row["nbytes"]),
-        collectives=_speeds(_large_messages(timed), _group, _wire_bytes),
+        gemm=_speeds(timed, "gemm", lambda row: _gemm_flops(row) > _LARGE_FLOPS, _gemm_flops,
+                     lambda row: f"{row['precision']} {row['layout']}"),
+        attention=_speeds(timed, "attention", lambda row: row["causal"] and row["seq_q"] >= _LEAST_SEQ,
+                          _attention_flops, lambda row: f"{row['kernel']} {row['direction']}"),
+        memory=_speeds(timed, "streaming", lambda row: row["nbytes"] >= _LARGE_BYTES, lambda row: row["nbytes"],
+                       lambda row: str(row["name"])),
+        collectives=_speeds(timed, "collective", lambda row: row["bytes"] >= _LARGE_MESSAGE,
+                            lambda row: row["bytes"] * wire_factor(row["collective"], row["ranks"]), _group),
         launch_s={row["name"]: row["seconds"] for row in timed if row["op"] == "launch"},
         burst_flops_per_s=steady.get("burst_flops_per_s"),
         sustained_flops_per_s=steady.get("sustained_flops_per_s"),
         not_measured=_not_measured(header, timed),
-    )
+    )  # fmt: skip
 
 
 def _not_measured(header: Row, rows: Sequence[Row]) -> list[str]:
@@ -82,26 +86,26 @@ def _not_measured(header: Row, rows: Sequence[Row]) -> list[str]:
     return found
 
 
-def _speeds(rows: list[Row], name: Callable[[Row], str], amount: Callable[[Row], float]) -> dict[str, Speed]:
+def _speeds(
+    rows: Sequence[Row],
+    op: str,
+    large: Callable[[Row], bool],
+    amount: Callable[[Row], float],
+    name: Callable[[Row], str],
+) -> dict[str, Speed]:
+    """Throughput of the large rows of an operator, by name."""
     found: dict[str, list[float]] = {}
     for row in rows:
-        found.setdefault(name(row), []).append(amount(row) / row["seconds"])
+        if row["op"] == op and large(row):
+            found.setdefault(name(row), []).append(amount(row) / row["seconds"])
     return {
         key: Speed(rows=len(values), median_per_s=statistics.median(values), best_per_s=max(values))
         for key, values in sorted(found.items())
     }
 
 
-def _large_gemms(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row["op"] == "gemm" and _gemm_flops(row) > _LARGE_FLOPS]
-
-
 def _gemm_flops(row: Row) -> float:
     return float(2 * row["m"] * row["n"] * row["k"])
-
-
-def _long_attention(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row["op"] == "attention" and row["causal"] and row["seq_q"] >= _LEAST_SEQ]
 
 
 def _attention_flops(row: Row) -> float:
@@ -110,18 +114,6 @@ def _attention_flops(row: Row) -> float:
     return float(flops * (2.5 if row["direction"] == "bwd" else 1.0))
 
 
-def _large_streams(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row["op"] == "streaming" and row["nbytes"] >= _LARGE_BYTES]
-
-
-def _large_messages(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row["op"] == "collective" and row["bytes"] >= _LARGE_MESSAGE]
-
-
 def _group(row: Row) -> str:
     apart = f", {row['stride']} apart" if row["stride"] > 1 else ""
     return f"{row['collective']} of {row['ranks']}{apart}"
-
-
-def _wire_bytes(row: Row) -> float:
-    return float(row["bytes"] * wire_factor(row["collective"], row["ranks"]))

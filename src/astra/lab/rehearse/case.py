@@ -1,4 +1,4 @@
-"""What a rehearsal plays: one rank of a training job. Plain records and arithmetic, no torch.
+"""What a rehearsal plays, one rank of a training job, and the row it is measured into. Plain records, no torch.
 
 Letters: s sequence, b micro-batch, t tensor parallel, p pipeline stages, v chunks per stage, m micro-batches.
 """
@@ -6,7 +6,8 @@ Letters: s sequence, b micro-batch, t tensor parallel, p pipeline stages, v chun
 from __future__ import annotations
 
 import hashlib
-from typing import Final, Literal
+import traceback
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -24,6 +25,18 @@ _PLAIN_WORDS: Final = (
     "grads=fp32",
     "reshard=always",
     "dispatch=alltoall",
+)
+_ALLOCATED: Final = (
+    "built_bytes",
+    "static_bytes",
+    "peak_train_bytes",
+    "peak_optimizer_bytes",
+    "peak_allocated_bytes",
+    "allocated_at_oom_bytes",
+    "peak_fwd_bytes",
+    "peak_bwd_bytes",
+    "after_fwd_bytes",
+    "after_bwd_bytes",
 )
 
 
@@ -137,6 +150,12 @@ class Case(Spec, frozen=True, kw_only=True):
         return "fit" if hashlib.sha256(self.strategy_id.encode()).digest()[0] & 1 == 0 else "test"
 
 
+def padded_vocab(vocab: int, tp: int) -> int:
+    """Megatron pads the vocabulary to a multiple of 128 t."""
+    step = 128 * tp
+    return -(-vocab // step) * step
+
+
 def write_cases(cases: list[Case]) -> str:
     """Cases as JSON, for another process."""
     return msgspec.json.encode(cases).decode()
@@ -150,3 +169,73 @@ def read_cases(text: str) -> list[Case]:
 def fewest_microbatches(pp: int, vp: int, stage: int) -> int:
     """Micro-batches after which a stage has been as full as it gets, and has run one more."""
     return 2 * pp if vp > 1 else max(pp - stage + 1, 2)
+
+
+_STRATEGY: Final = (
+    "tp", "pp", "vp", "ep", "dp", "mbs", "sp", "zero", "recompute", "method", "recompute_layers", "layers",
+)  # fmt: skip
+_CASE: Final = (
+    "id",
+    "split",
+    "seq",
+    "stage",
+    "attention",
+    "fused_cross_entropy",
+    "overlap_grad",
+    "hides_experts",
+    "framework",
+    "compiled",
+    "precision",
+)
+MODEL_FIELDS: Final = (
+    "name", "layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "gated_mlp", "norm", "tied_embeddings",
+)  # fmt: skip
+
+
+def as_row(case: Case) -> dict[str, Any]:
+    """Plain data: what was played, before what was measured."""
+    return {
+        **{name: getattr(case, name) for name in _CASE},
+        **{name: getattr(case.strategy, name) for name in _STRATEGY},
+        "strategy": case.words,
+        "world": case.strategy.gpus,
+        "microbatches": case.num_microbatches,
+        "shape": _shape(case.model),
+    }
+
+
+def refused(case: Case, error: Exception) -> dict[str, Any]:
+    """The row of a case that its framework refuses, with where: the others go on."""
+    where = traceback.format_exc().strip().splitlines()[-12:]
+    return {**as_row(case), "oom": False, "error": f"{type(error).__name__}: {error}"[:400], "traceback": where}
+
+
+def _shape(model: ModelSpec) -> dict[str, Any]:
+    """The part of a model that decides a rank's kernels and memory."""
+    moe = model.moe
+    return {
+        **{name: getattr(model, name) for name in MODEL_FIELDS},
+        "biases": model.mlp_bias,  # GPT-2 style: every linear layer has one
+        "qkv_bias": model.qkv_bias and not model.mlp_bias,
+        "qk_norm": model.qk_norm == "per_head",
+        "learned_positions": model.learned_positions > 0,
+        "experts": moe.experts if moe else 0,
+        "topk": moe.topk if moe else 0,
+        "moe_ffn": moe.ffn if moe else 0,
+        "shared_ffn": moe.shared_ffn if moe else 0,
+    }
+
+
+def net_of_before(row: dict[str, Any]) -> dict[str, Any]:
+    """Take what earlier cases had left allocated out of every memory reading."""
+    for name in _ALLOCATED:
+        if name in row:
+            row[name] -= row["before_bytes"]
+    if "peak_reserved_bytes" in row:
+        row["peak_reserved_bytes"] -= row["reserved_before_bytes"]
+    return row
+
+
+def fill_seconds(fills: list[tuple[str, int]], costs: dict[str, tuple[float, float]]) -> float:
+    """Time the logged fills took on the GPU."""
+    return sum(costs[kind][0] + costs[kind][1] * nbytes for kind, nbytes in fills)

@@ -79,16 +79,6 @@ def pretend_gpu() -> None:
     torch.nn.Module.bfloat16 = _to_bfloat16
 
 
-def without_memory_figures() -> None:
-    """Nothing is held on a GPU that is not there."""
-    import torch
-
-    cuda: Any = torch.cuda
-    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
-        setattr(cuda, name, lambda *_, **__: 0)
-    cuda.memory_stats = lambda *_, **__: {}
-
-
 def _to_bfloat16(module: Any) -> Any:
     """Tensors without data cannot change type in place, so parameters are replaced, marks and all."""
     import torch
@@ -140,16 +130,6 @@ def without_random_states() -> None:
         if name.startswith("megatron."):
             for function in stands.keys() & vars(module).keys():
                 setattr(module, function, stands[function])
-
-
-def splits_as_numbers() -> None:
-    """Token counts go to the host as numbers only from a GPU; collectives here want them so too. After the import."""
-    from megatron.core.transformer.moe import token_dispatcher
-
-    def moved(tensor: Any, as_numpy: bool = False, **_: Any) -> Any:
-        return tensor.numpy() if as_numpy and hasattr(tensor, "numpy") else tensor
-
-    token_dispatcher.maybe_move_tensor_to_cpu = moved
 
 
 def redirect() -> Any:

@@ -14,7 +14,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
-from astra.lab.profile.timing import gpu_seconds, own_stream
+import torch.distributed as dist
+
+from astra.lab.profile.ops import gpu_seconds, own_stream
 
 FILL_KINDS: Final = ("copy", "normal", "spread")
 _SPREAD: Final = 64  # copies of one shard, when the cost of spreading is measured
@@ -105,10 +107,6 @@ def irecv(tensor: Any, *_: Any, **__: Any) -> Done:
     return Done()
 
 
-def _isend(tensor: Any, *_: Any, **__: Any) -> Done:
-    return Done()
-
-
 class _P2POp:
     """Stands in for torch's, which insists on its own isend and irecv."""
 
@@ -116,13 +114,8 @@ class _P2POp:
         self.op, self.tensor = op, tensor
 
 
-def _batch_isend_irecv(ops: list[_P2POp]) -> list[Done]:
-    return [op.op(op.tensor) for op in ops]
-
-
 def _all_gather_object(objects: list[Any], mine: Any, group: Any = None) -> None:
-    for place in range(len(objects)):
-        objects[place] = mine
+    objects[:] = [mine] * len(objects)
 
 
 @contextlib.contextmanager
@@ -132,8 +125,6 @@ def _coalescing_manager(*_: Any, **__: Any) -> Iterator[Done]:
 
 def _new_group(ranks: Any = None, *rest: Any, **options: Any) -> Any:
     """Skip the groups we are not in: a job of thousands of ranks has thousands of them."""
-    import torch.distributed as dist
-
     if ranks is not None and dist.get_rank() not in ranks:
         return dist.GroupMember.NON_GROUP_MEMBER
     return FABRIC.real_new_group(ranks, *rest, **options)
@@ -148,9 +139,9 @@ _PATCHES: Final[dict[str, Any]] = {
     "reduce_scatter": _reduce_scatter,
     "all_to_all_single": _all_to_all_single,
     "irecv": irecv,
-    "isend": _isend,
+    "isend": lambda *_, **__: Done(),
     "P2POp": _P2POp,
-    "batch_isend_irecv": _batch_isend_irecv,
+    "batch_isend_irecv": lambda ops: [op.op(op.tensor) for op in ops],
     "all_gather_object": _all_gather_object,
     "_coalescing_manager": _coalescing_manager,
     "new_group": _new_group,
@@ -159,8 +150,6 @@ _PATCHES: Final[dict[str, Any]] = {
 
 def install() -> None:
     """Replace torch.distributed's collectives. Must run before megatron is imported: it keeps references."""
-    import torch.distributed as dist
-
     if FABRIC.real_new_group is not None:
         return
     FABRIC.real_new_group = dist.new_group
@@ -172,7 +161,6 @@ def install() -> None:
 
 def join(rank: int, world: int) -> None:
     """Become one rank of a job of ``world`` ranks."""
-    import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
@@ -180,8 +168,6 @@ def join(rank: int, world: int) -> None:
 
 def leave() -> None:
     """Leave the job; the next case joins another."""
-    import torch.distributed as dist
-
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -211,8 +197,3 @@ def _time_fill(torch: Any, kind: str, nbytes: int) -> float:
     except RuntimeError:  # a torch that cannot capture random numbers
         torch.cuda.synchronize()
         return gpu_seconds(torch, [call], graph=False)
-
-
-def fill_seconds(fills: list[tuple[str, int]], costs: dict[str, tuple[float, float]]) -> float:
-    """Time the logged fills took on the GPU."""
-    return sum(costs[kind][0] + costs[kind][1] * nbytes for kind, nbytes in fills)

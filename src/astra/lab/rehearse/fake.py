@@ -8,118 +8,26 @@ wrapper and optimizer. Not seen: what libraries allocate for themselves (cuBLAS,
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import sys
 import time
 import warnings
-import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any
 
-from astra.lab.rehearse import fabric, megatron_rank, modules, stand_ins
-from astra.lab.rehearse.case import Case, read_cases
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+
+from astra.lab.rehearse import fabric, layers, measure, megatron_rank, stand_ins
+from astra.lab.rehearse.case import Case, as_row, read_cases, refused
+from astra.lab.rehearse.counter import COUNTER, watch_resizes
 from astra.lab.rehearse.cpu import fused, pretend_gpu, redirect, without_random_states
-from astra.lab.rehearse.rows import as_row, refused
-
-_GRAIN_BYTES: Final = 512  # torch's allocator rounds up to this
-
-
-class Counter:
-    """Bytes of live storages, and the most there ever were."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Start anew; storages of earlier cases may die later, and are not ours any more."""
-        self.live_bytes = self.peak_bytes = 0
-        self._known: dict[int, Any] = {}
-        self._bytes: dict[int, int] = {}
-        self._paused = False
-
-    def see(self, storage: Any) -> None:
-        """Count a storage once, until it dies."""
-        key = storage._cdata
-        if self._paused or key in self._known:
-            return
-        self._known[key] = weakref.ref(storage, functools.partial(self._gone, self._known, key))
-        self._holds(key, storage.nbytes())
-
-    def resized(self, storage: Any) -> None:
-        """A storage that is known has another size now: FSDP gives memory of gathered weights back that way."""
-        if storage._cdata in self._known:
-            self._holds(storage._cdata, storage.nbytes())
-
-    def _holds(self, key: int, nbytes: int) -> None:
-        whole = -(-nbytes // _GRAIN_BYTES) * _GRAIN_BYTES
-        self.live_bytes += whole - self._bytes.get(key, 0)
-        self._bytes[key] = whole
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-
-    def _gone(self, known: dict[int, Any], key: int, _: Any) -> None:
-        if known is self._known:
-            del known[key]
-            self.live_bytes -= self._bytes.pop(key)
-
-    def see_all(self, tensors: Any) -> None:
-        """Count every tensor of a nest."""
-        import torch
-        from torch.utils._pytree import tree_leaves
-
-        for given in tree_leaves(tensors):
-            leaf = getattr(given, "_local_tensor", given)  # of a tensor spread over ranks, this rank's part
-            if isinstance(leaf, torch.Tensor) and leaf.device.type != "meta":  # that has a size and takes no memory
-                self.see(leaf.untyped_storage())
-
-    def only_results(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Run a function that a compiler would fuse: what it allocates on the way is not there on a GPU."""
-        outer, self._paused = self._paused, True
-        try:
-            results = function(*arguments, **options)
-        finally:
-            self._paused = outer
-        self.see_all(results)
-        return results
-
-    def mode(self) -> Any:
-        """A dispatch mode that counts what every operator returns."""
-        from torch.utils._python_dispatch import TorchDispatchMode
-
-        counter = self
-
-        class Counting(TorchDispatchMode):
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                results = func(*args, **(kwargs or {}))
-                counter.see_all(results)
-                return results
-
-        return Counting()
-
-
-COUNTER: Final = Counter()
-
-
-def watch_resizes() -> None:
-    """Tell the counter of every storage that is made larger or smaller."""
-    import torch
-
-    plain = torch.UntypedStorage.resize_
-
-    def resize_(storage: Any, size: int) -> Any:
-        found = plain(storage, size)
-        COUNTER.resized(storage)
-        return found
-
-    torch.UntypedStorage.resize_ = resize_
 
 
 def load() -> None:
     """Import megatron on this machine, with stand-ins for the GPU, the network and the compiler."""
-    import torch
-    import torch.distributed as dist
-
     pretend_gpu()
     for name in ("all_reduce", "broadcast", "barrier", "_all_reduce"):
         if hasattr(dist, name):
@@ -128,7 +36,7 @@ def load() -> None:
     torch.compile = fused(COUNTER.only_results)
     megatron_rank.load_runtime()
     without_random_states()
-    modules.sdpa_attention = _attention
+    layers.attend = stand_ins.attend
     torch.nn.functional.rms_norm = stand_ins.rms_norm
     _balance_experts()
     _real_meshes()
@@ -138,7 +46,6 @@ def load() -> None:
 
 def _real_meshes() -> None:
     """A mesh is a tensor of rank numbers that are looked at: it stays one with data."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.distributed.device_mesh import DeviceMesh
 
     plain = DeviceMesh.mesh
@@ -158,9 +65,7 @@ def same_storage(a: Any, b: Any) -> bool:
 def _balance_experts() -> None:
     """How many tokens go where depends on data: without any, every expert gets its share."""
     import numpy as np
-    from megatron.core.transformer.moe.token_dispatcher import (
-        MoEAlltoAllTokenDispatcher,
-    )
+    from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 
     plain = MoEAlltoAllTokenDispatcher.preprocess
 
@@ -182,38 +87,14 @@ def _balance_experts() -> None:
     MoEAlltoAllTokenDispatcher.preprocess = balanced
 
 
-@functools.cache
-def _attention(kernel: str) -> Any:
-    """Core attention for the layer spec."""
-    import torch
-
-    class FusedAttention(torch.nn.Module):
-        """Takes [s, b, heads, head dim], gives [s, b, hidden]."""
-
-        def __init__(self, config: Any, **_: Any) -> None:
-            super().__init__()
-            self.config = config
-
-        def forward(self, query: Any, key: Any, value: Any, attention_mask: Any = None, **_: Any) -> Any:
-            q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-            out = stand_ins.attend(kernel, q, k, v)
-            return out.permute(2, 0, 1, 3).reshape(query.shape[0], query.shape[1], -1)
-
-    return FusedAttention
-
-
 def rehearse_memory(case: Case) -> dict[str, Any]:
     """Build the rank and take it through two steps; the second shows the peak."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    from astra.lab.rehearse.measure import buffer_bytes
-
     row = as_row(case)
     began = time.perf_counter()
     with FakeTensorMode(allow_non_fake_inputs=True), redirect(), COUNTER.mode():
         COUNTER.reset()
         rank = megatron_rank.build(case)
-        row.update(params=rank.params, built_bytes=COUNTER.live_bytes, **buffer_bytes(rank))
+        row.update(params=rank.params, built_bytes=COUNTER.live_bytes, **measure.buffer_bytes(rank))
         _step(rank)
         state = _adam_state(rank)
         row["static_bytes"] = COUNTER.live_bytes
@@ -230,8 +111,6 @@ def _adam_state(rank: Any) -> list[Any]:
 
     With the optimizer in host memory its own weights leave the GPU instead.
     """
-    import torch
-
     strategy = rank.case.strategy
     parts = getattr(rank.optimizer, "chained_optimizers", [rank.optimizer])
     held = [p for part in parts if part.optimizer is not None for g in part.optimizer.param_groups for p in g["params"]]
@@ -247,35 +126,7 @@ def _adam_state(rank: Any) -> list[Any]:
 
 def _step(rank: Any) -> None:
     """One step as far as memory is concerned: the optimizer's own work is never the peak (docs/rehearsal.md)."""
-    import torch
-    from megatron.core.pipeline_parallel import schedules
-
-    case, strategy = rank.case, rank.case.strategy
-    size = (strategy.mbs, case.seq)
-    tokens, labels = (torch.zeros(size, dtype=torch.int64) for _ in range(2))
-    positions = torch.zeros(size, dtype=torch.int64)
-
-    def loss(output: Any) -> Any:
-        value = output.float().mean()
-        return value, {"lm loss": value.detach()}
-
-    for chunk in rank.chunks:
-        chunk.zero_grad_buffer()
-    rank.optimizer.zero_grad()
-
-    def forward(_: Any, model: Any, return_schedule_plan: bool = False) -> Any:
-        run = model.build_schedule_plan if return_schedule_plan else model
-        return run(tokens, positions, None, labels=labels), loss
-
-    schedules.get_forward_backward_func()(
-        forward_step_func=forward,
-        data_iterator=[None] * strategy.vp,
-        model=rank.chunks,
-        num_microbatches=case.num_microbatches,
-        seq_length=case.seq,
-        micro_batch_size=strategy.mbs,
-        forward_only=False,
-    )
+    measure.train(rank, measure.feed_of(rank.case, "cpu"), measure.Quiet())
 
 
 def _one(case: Case) -> dict[str, Any]:

@@ -11,6 +11,10 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
 from astra.lab.rehearse import decoder, fabric, stand_ins, torch_run
 from astra.lab.rehearse.case import Case
 
@@ -23,8 +27,6 @@ class FsdpRank(torch_run.TorchRank):
     """A sharded stage with its optimizer, and the micro-batches whose backward is still to come."""
 
     def __init__(self, case: Case, device: str) -> None:
-        import torch
-
         self.torch, self.case, self.device, self.gpu = torch, case, device, device == "cuda"
         install_collectives()
         self.stage = self.build()
@@ -100,7 +102,6 @@ class FsdpRank(torch_run.TorchRank):
 
 def _shard(case: Case, stage: Any, device: str, *, compiles: bool) -> None:
     """Checkpoint, compile and shard each unit, in torchtitan's order."""
-    import torch
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -129,7 +130,6 @@ def _shard(case: Case, stage: Any, device: str, *, compiles: bool) -> None:
 
 def mesh_of(device: str, ranks: int) -> Any:
     """The ranks that shard a stage, in one row."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.distributed.device_mesh import init_device_mesh
 
     with unset_fake_temporarily():  # a mesh is a tensor of numbers that are looked at
@@ -149,8 +149,6 @@ def install_collectives() -> None:
 
     FSDP2 gathers in place: its shard is a part of the gathered tensor, which ``fabric`` takes for filled already.
     """
-    import torch.distributed as dist
-
     for name in ("all_gather_into_tensor", "all_gather_single"):
         setattr(dist, name, _gather)
     for name in ("reduce_scatter_tensor", "reduce_scatter_single"):
@@ -159,8 +157,6 @@ def install_collectives() -> None:
 
 def _gather(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Any:
     """Fill on the stream that computes, so that the time of a fill adds to the step and can be taken off."""
-    import torch
-
     whole, size = output_tensor.view(-1), input_tensor.numel()
     if not size:
         return fabric.Done() if async_op else None

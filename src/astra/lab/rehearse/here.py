@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astra.errors import AstraError, InputError
-from astra.lab.rehearse.case import Case, write_cases
-from astra.lab.rehearse.rows import as_row
+from astra.lab.rehearse.case import Case, as_row, write_cases
 
 INSTALL: Final = {
     "megatron": "pip install 'astra-planner[rehearse]'; before Python 3.12 also "

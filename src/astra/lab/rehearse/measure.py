@@ -9,28 +9,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+import torch
+
 from astra.lab.profile.gpu import ClockWatch, kernels_of
 from astra.lab.rehearse import megatron_rank
-from astra.lab.rehearse.case import Case
-from astra.lab.rehearse.fabric import FABRIC, fill_seconds
+from astra.lab.rehearse.case import Case, as_row, fill_seconds, net_of_before
+from astra.lab.rehearse.fabric import FABRIC
 from astra.lab.rehearse.megatron_rank import MegatronRank
-from astra.lab.rehearse.rows import as_row
 
 Costs = dict[str, tuple[float, float]]
 _LEAST_S: Final = 0.35  # repeat short steps for as long as this
 _MOST_STEPS: Final = 8
-_ALLOCATED: Final = (
-    "built_bytes",
-    "static_bytes",
-    "peak_train_bytes",
-    "peak_optimizer_bytes",
-    "peak_allocated_bytes",
-    "allocated_at_oom_bytes",
-    "peak_fwd_bytes",
-    "peak_bwd_bytes",
-    "after_fwd_bytes",
-    "after_bwd_bytes",
-)
 
 
 class Clock:
@@ -84,39 +73,39 @@ class MemoryClock(Clock):
                 self.after[phase] = max(self.after.get(phase, 0), self.torch.cuda.memory_allocated())
 
 
-def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | None = None) -> dict[str, Any]:
-    """Build, warm up, measure and tear down; running out of memory is a result, not an error."""
-    import torch
+class Quiet:
+    """Where nothing takes time and nothing is read."""
 
-    row = as_row(case)
-    megatron_rank.tear_down()  # what a case that failed may have left
+    @contextlib.contextmanager
+    def span(self, phase: str) -> Iterator[None]:
+        """Nothing."""
+        yield
+
+
+def rehearse(case: Case, costs: Costs, *, steps: int = 2, watch: ClockWatch | None = None) -> dict[str, Any]:
+    """Build, warm up, measure and tear down a rank of megatron-core."""
+    return measured(case, megatron_rank.tear_down, lambda row: _measure(case, costs, steps, row, watch))
+
+
+def measured(case: Case, clear: Callable[[], None], measure: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """The row of a case on the GPU here; running out of memory is a result, not an error."""
+    row = {**as_row(case), "oom": False, "reached": "build"}
+    clear()  # what a case that failed may have left
     torch.cuda.reset_peak_memory_stats()
+    before, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    row.update(before_bytes=before, reserved_before_bytes=reserved)
+    row["retries_before"] = torch.cuda.memory_stats().get("num_alloc_retries", 0)
     began = time.perf_counter()
-    before = torch.cuda.memory_allocated()
-    reserved_before = torch.cuda.memory_reserved()
-    retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
-    row.update(oom=False, reached="build", before_bytes=before, reserved_before_bytes=reserved_before)
-    row["retries_before"] = retries
     try:
-        _measure(case, costs, steps, row, watch)
+        measure(row)
         row["reached"] = "end"
     except torch.cuda.OutOfMemoryError:
         row["oom"] = row["reached"] != "kernel count"
         row["allocated_at_oom_bytes"] = torch.cuda.max_memory_allocated()
     finally:
-        megatron_rank.tear_down()
+        clear()
     row["wall_s"] = round(time.perf_counter() - began, 3)
     return net_of_before(row)
-
-
-def net_of_before(row: dict[str, Any]) -> dict[str, Any]:
-    """Take what earlier cases had left allocated out of every memory reading."""
-    for name in _ALLOCATED:
-        if name in row:
-            row[name] -= row["before_bytes"]
-    if "peak_reserved_bytes" in row:
-        row["peak_reserved_bytes"] -= row["reserved_before_bytes"]
-    return row
 
 
 def _measure(case: Case, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
@@ -128,13 +117,11 @@ def _measure(case: Case, costs: Costs, steps: int, row: dict[str, Any], watch: C
 
 
 def _measure_rank(rank: MegatronRank, costs: Costs, steps: int, row: dict[str, Any], watch: ClockWatch | None) -> None:
-    import torch
-
     case = rank.case
     torch.cuda.synchronize()
     row.update(params=rank.params, built_bytes=torch.cuda.memory_allocated(), **buffer_bytes(rank))
     row["experts_kernel"] = _experts_kernel(case)
-    feed = _feed(case, torch)
+    feed = feed_of(case, "cuda")
     row["reached"] = "warm-up"
     _step(rank, feed, Clock(torch))
     torch.cuda.synchronize()
@@ -161,26 +148,8 @@ def _measure_rank(rank: MegatronRank, costs: Costs, steps: int, row: dict[str, A
 
 def _step(rank: MegatronRank, feed: Any, clock: Clock, row: dict[str, Any] | None = None) -> float | None:
     """One optimizer step as Megatron's train_step makes it; returns the gradient norm."""
-    import torch
-    from megatron.core.pipeline_parallel import schedules
-
-    case, strategy = rank.case, rank.case.strategy
-    schedule = schedules.get_forward_backward_func()
     with clock.span("step"):
-        with clock.span("zero_grad"):
-            for chunk in rank.chunks:
-                chunk.zero_grad_buffer()
-            rank.optimizer.zero_grad()
-        with _timed(schedules, "forward_step", clock, "fwd"), _timed(schedules, "backward_step", clock, "bwd"):
-            losses = schedule(
-                forward_step_func=feed,
-                data_iterator=[None] * strategy.vp,
-                model=rank.chunks,
-                num_microbatches=case.num_microbatches,
-                seq_length=case.seq,
-                micro_batch_size=strategy.mbs,
-                forward_only=False,
-            )
+        losses = train(rank, feed, clock)
         if row is not None:
             peak = torch.cuda.max_memory_allocated()
             row["peak_train_bytes"] = max(row.get("peak_train_bytes", 0), peak)
@@ -196,8 +165,29 @@ def _step(rank: MegatronRank, feed: Any, clock: Clock, row: dict[str, Any] | Non
     return None if norm is None else float(norm)
 
 
+def train(rank: MegatronRank, feed: Any, clock: Clock | Quiet) -> Any:
+    """Forward and backward of all micro-batches, as Megatron's own schedule orders them; the losses."""
+    from megatron.core.pipeline_parallel import schedules
+
+    case, strategy = rank.case, rank.case.strategy
+    with clock.span("zero_grad"):
+        for chunk in rank.chunks:
+            chunk.zero_grad_buffer()
+        rank.optimizer.zero_grad()
+    with _timed(schedules, "forward_step", clock, "fwd"), _timed(schedules, "backward_step", clock, "bwd"):
+        return schedules.get_forward_backward_func()(
+            forward_step_func=feed,
+            data_iterator=[None] * strategy.vp,
+            model=rank.chunks,
+            num_microbatches=case.num_microbatches,
+            seq_length=case.seq,
+            micro_batch_size=strategy.mbs,
+            forward_only=False,
+        )
+
+
 @contextlib.contextmanager
-def _timed(module: Any, name: str, clock: Clock, phase: str) -> Iterator[None]:
+def _timed(module: Any, name: str, clock: Clock | Quiet, phase: str) -> Iterator[None]:
     """Time every call of a function of Megatron's schedule."""
     plain = getattr(module, name)
 
@@ -212,26 +202,25 @@ def _timed(module: Any, name: str, clock: Clock, phase: str) -> Iterator[None]:
         setattr(module, name, plain)
 
 
-def _feed(case: Case, torch: Any) -> Callable[..., Any]:
+def feed_of(case: Case, device: str) -> Callable[..., Any]:
     """Megatron's forward_step_func: tokens from the rank's own vocabulary shard, so that rows are finite."""
-    own = case.model.vocab // case.strategy.tp
-    size = (case.strategy.mbs, case.seq)
-    tokens = torch.randint(own, size, device="cuda")
-    labels = torch.randint(own, size, device="cuda")
-    positions = torch.arange(case.seq, device="cuda").unsqueeze(0).expand(size).contiguous()
+    own, size = case.model.vocab // case.strategy.tp, (case.strategy.mbs, case.seq)
+    tokens, labels = (torch.randint(own, size, device=device) for _ in range(2))
+    positions = torch.arange(case.seq, device=device).unsqueeze(0).expand(size).contiguous()
 
     def loss(output: Any) -> Any:
         value = output.float().mean()
         return value, {"lm loss": value.detach()}
 
-    def forward(_: Any, model: Any) -> Any:
-        return model(tokens, positions, None, labels=labels), loss
+    def forward(_: Any, model: Any, return_schedule_plan: bool = False) -> Any:
+        run = model.build_schedule_plan if return_schedule_plan else model
+        return run(tokens, positions, None, labels=labels), loss
 
     return forward
 
 
 def _experts_kernel(case: Case) -> str | None:
-    from astra.lab.rehearse.modules import grouped_mm
+    from astra.lab.rehearse.megatron_config import grouped_mm
 
     if not case.experts:
         return None

@@ -12,8 +12,12 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Final
 
-from astra.lab.rehearse import fabric, modules
-from astra.lab.rehearse.case import Case
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from astra.lab.rehearse import fabric, megatron_config
+from astra.lab.rehearse.case import Case, padded_vocab
 from astra.lab.rehearse.megatron_config import block_spec, transformer_config
 
 _COMPILE_LIMIT: Final = 256  # shapes differ from case to case; torch gives up compiling after 8 by default
@@ -32,7 +36,6 @@ class MegatronRank:
 
 def load_runtime() -> None:
     """Import megatron with the fabric in place and its fusions compiled for any shape."""
-    import torch
     import torch._dynamo  # reads the collectives it may trace, so before they are replaced
 
     fabric.install()
@@ -50,22 +53,13 @@ def load_runtime() -> None:
             import megatron.core.pipeline_parallel.schedules  # noqa: F401
     finally:
         torch.compile = real_compile
-    modules.without_fp8()
-
-
-def padded_vocab(vocab: int, tp: int) -> int:
-    """Megatron pads the vocabulary to a multiple of 128 t."""
-    step = 128 * tp
-    return -(-vocab // step) * step
+    megatron_config.without_fp8()
 
 
 def build(case: Case) -> MegatronRank:
     """Join the fake job and build the rank, its wrapper and its optimizer."""
-    import torch
     from megatron.core import parallel_state
-    from megatron.core.tensor_parallel.random import (
-        model_parallel_cuda_manual_seed,
-    )
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
     strategy = case.strategy
     fabric.join(case.rank, strategy.gpus)
@@ -90,7 +84,6 @@ def build(case: Case) -> MegatronRank:
 
 def _chunk(case: Case, config: Any, index: int) -> Any:
     """One model chunk of the rank, on the GPU in bf16."""
-    import torch
     from megatron.core import parallel_state
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.module import Float16Module
@@ -117,9 +110,7 @@ def _chunk(case: Case, config: Any, index: int) -> Any:
 
 
 def _mark_default_tensor_parallel(parameter: Any) -> None:
-    from megatron.core.tensor_parallel.layers import (
-        set_defaults_if_not_set_tensor_model_parallel_attributes,
-    )
+    from megatron.core.tensor_parallel.layers import set_defaults_if_not_set_tensor_model_parallel_attributes
 
     set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
 
@@ -140,7 +131,6 @@ def _wrap(case: Case, config: Any, chunk: Any, index: int) -> Any:
     if zero < 2:
         ddp = DistributedDataParallelConfig(**fields)
         return DistributedDataParallel(config=config, ddp_config=ddp, module=chunk, disable_bucketing=index > 0)
-    import torch
 
     ddp = DistributedDataParallelConfig(
         **fields,
@@ -155,7 +145,6 @@ def _wrap(case: Case, config: Any, chunk: Any, index: int) -> Any:
 def _sharded_class() -> Any:
     """Megatron-FSDP, with a mesh of the ranks that shard a stage: its own asks for einops and knows no pipeline."""
     from megatron.core.distributed.fsdp import mcore_fsdp_adapter
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     mcore_fsdp_adapter._get_dp_tp_mesh = _mesh_of
 
@@ -172,16 +161,12 @@ def _sharded_class() -> Any:
 
 def _mesh_of(replicas: Any, tensor: Any, **_: Any) -> Any:
     """The ranks that shard this stage, [data, tensor]."""
-    import torch
-    import torch.distributed as dist
-
     here = dist.get_rank()
     across, within = (dist.get_process_group_ranks(group) for group in (replicas, tensor))
     return torch.tensor([[first + second - here for second in within] for first in across])
 
 
 def _optimizer(case: Case, chunks: list[Any]) -> Any:
-    import torch
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
     config = OptimizerConfig(
@@ -195,7 +180,7 @@ def _optimizer(case: Case, chunks: list[Any]) -> Any:
         use_distributed_optimizer=case.strategy.zero >= 1,
         overlap_param_gather=case.overlap_grad and case.strategy.zero >= 1,
     )
-    with modules.fused_adam():
+    with megatron_config.fused_adam():
         return get_megatron_optimizer(config, chunks, use_gloo_process_groups=False)
 
 
@@ -218,8 +203,6 @@ def flat_buffers(chunk: Any) -> list[Any]:
 
 def free(rank: MegatronRank) -> None:
     """Drop the rank's large tensors by hand: hooks and class attributes of megatron may still refer to it."""
-    import torch
-
     nothing = torch.empty(0, device="cuda")
     if rank.case.strategy.zero > 1:  # shards of Megatron-FSDP are no plain tensors: the collector takes them
         return
@@ -254,14 +237,9 @@ def tear_down() -> None:
     """Forget the job and give its memory back."""
     import gc
 
-    import torch
     from megatron.core import parallel_state
-    from megatron.core.models.common.embeddings.rotary_pos_embedding import (
-        RotaryEmbedding,
-    )
-    from megatron.core.transformer.moe.moe_logging import (
-        destroy_moe_metrics_tracker,
-    )
+    from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+    from megatron.core.transformer.moe.moe_logging import destroy_moe_metrics_tracker
 
     with contextlib.suppress(Exception):
         RotaryEmbedding.forward.cache_clear()

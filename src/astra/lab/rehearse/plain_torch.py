@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
+import torch
+
 from astra.lab.rehearse import torch_run
 from astra.lab.rehearse.case import Case
 from astra.lab.rehearse.layers import build_stage, received
@@ -21,8 +23,6 @@ class PlainRank(torch_run.TorchRank):
     """A stage with its gradients and optimizer, and the micro-batches whose backward is still to come."""
 
     def __init__(self, case: Case, device: str) -> None:
-        import torch
-
         self.torch, self.case, self.device, self.gpu = torch, case, device, device == "cuda"
         self.stage = build_stage(case, self.device)
         self.parameters = list(self.stage.parameters())

@@ -18,9 +18,8 @@ from typing import Any, Final
 from astra.errors import AstraError
 from astra.files import read_text
 from astra.lab.profile.gpu import ClockWatch, describe_gpu
-from astra.lab.profile.store import Store
-from astra.lab.rehearse.case import Case, read_cases
-from astra.lab.rehearse.rows import refused
+from astra.lab.profile.plan import Store
+from astra.lab.rehearse.case import Case, read_cases, refused
 
 _MOST_LEFT_BYTES: Final = 2**29
 

@@ -6,13 +6,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 Makes = Callable[..., tuple[Any, tuple[Any, ...]]]  # the output, and what is kept besides the inputs
 
 
 @functools.cache
 def _fused(makes: Makes) -> Any:
     """One kernel each way: it keeps its inputs and what ``makes`` says, and backward makes their gradients."""
-    import torch
 
     class Fused(torch.autograd.Function):
         @staticmethod
@@ -30,8 +31,6 @@ def _fused(makes: Makes) -> Any:
 
 
 def _normed(x: Any, weight: Any) -> tuple[Any, tuple[Any, ...]]:
-    import torch
-
     return torch.empty_like(x), (x.new_empty(x.shape[:-1], dtype=torch.float32),)
 
 
@@ -41,8 +40,6 @@ def rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -
 
 
 def _gated(gate: Any, up: Any) -> tuple[Any, tuple[Any, ...]]:
-    import torch
-
     return torch.empty_like(gate), ()
 
 
@@ -52,8 +49,6 @@ def gated(gate: Any, up: Any) -> Any:
 
 
 def _lost(logits: Any) -> tuple[Any, tuple[Any, ...]]:
-    import torch
-
     return logits.new_empty((), dtype=torch.float32), ()
 
 
@@ -63,8 +58,6 @@ def loss_of(logits: Any, _: Any) -> Any:
 
 
 def _latent(q: Any, k: Any, v: Any) -> tuple[Any, tuple[Any, ...]]:
-    import torch
-
     b, heads, s, _ = q.shape
     out = q.new_empty(b, s, heads, v.shape[3]).transpose(1, 2)
     return out, (out, q.new_empty(b, heads, s, dtype=torch.float32))
@@ -75,8 +68,6 @@ def attend(kernel: str, q: Any, k: Any, v: Any) -> Any:
 
     With keys wider than values, as cuDNN runs it: inputs, output and one number a row are kept.
     """
-    import torch
-
     del kernel
     if q.shape[3] != v.shape[3]:
         return _fused(_latent).apply(q, k, v)

@@ -15,6 +15,9 @@ import sys
 import types
 from typing import Any, Final
 
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
 from astra.lab.rehearse import fabric, fsdp_rank, torch_run
 from astra.lab.rehearse.case import Case
 from astra.spec.model import ModelSpec
@@ -37,7 +40,6 @@ class TitanRank(fsdp_rank.FsdpRank):
 
     def build(self) -> Any:
         """Torchtitan's own model of this shape, wrapped by torchtitan's own function."""
-        from torch._subclasses.fake_tensor import unset_fake_temporarily
         from torchtitan.components.loss import build_cross_entropy_loss
         from torchtitan.distributed import parallel_dims
 
@@ -155,7 +157,6 @@ class _Absent(types.ModuleType):
 
 def _functional_collectives() -> None:
     """What DTensor issues, with data that looks like data: see ``fabric``."""
-    import torch
 
     def gathered(x: Any, size: int, _: str) -> Any:
         whole = x.new_empty(x.shape[0] * size, *x.shape[1:])

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
-from astra.lab.rehearse import fabric, fake, layers, stand_ins
-from astra.lab.rehearse.case import Case, read_cases
-from astra.lab.rehearse.rows import as_row, refused
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from astra.lab.rehearse import fabric, fake, layers, measure, stand_ins
+from astra.lab.rehearse.case import Case, as_row, read_cases, refused
+from astra.lab.rehearse.counter import COUNTER, watch_resizes
 from astra.schedule.base import FORWARD
 from astra.schedule.one_f_one_b import order
 
@@ -69,76 +71,43 @@ class TorchRank:
 Build = Callable[[Case, str], TorchRank]  # from the case and the device
 
 
-class Quiet:
-    """Where nothing takes time and nothing is read."""
-
-    @contextlib.contextmanager
-    def span(self, phase: str) -> Iterator[None]:
-        """Nothing."""
-        yield
-
-
 def rehearse_memory(case: Case, build: Build) -> dict[str, Any]:
     """Two steps over tensors without data; the second shows the peak."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    counter, row, began = fake.COUNTER, as_row(case), time.perf_counter()
+    counter, row, began = COUNTER, as_row(case), time.perf_counter()
     with FakeTensorMode(allow_non_fake_inputs=True), counter.mode():
         counter.reset()
         rank = build(case, "cpu")
         row["params"] = rank.params
         moments = [torch.zeros_like(tensor) for tensor in rank.held() for _ in range(2)]
-        rank.step(Quiet())
+        rank.step(measure.Quiet())
         row["static_bytes"] = counter.peak_bytes = counter.live_bytes
-        rank.step(Quiet())
+        rank.step(measure.Quiet())
         row["peak_allocated_bytes"] = counter.peak_bytes
         del moments
     return {**row, "oom": False, "wall_s": round(time.perf_counter() - began, 3)}
 
 
 def rehearse_run(case: Case, build: Build, costs: Costs, *, watch: Any = None) -> dict[str, Any]:
-    """Warm up and measure on the GPU; running out of memory is a result."""
-    import torch
-
-    from astra.lab.rehearse.measure import net_of_before
-
-    row = {**as_row(case), "oom": False, "reached": "build"}
-    clear(torch)
-    torch.cuda.reset_peak_memory_stats()
-    before, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    row.update(before_bytes=before, reserved_before_bytes=reserved)
-    row["retries_before"] = torch.cuda.memory_stats().get("num_alloc_retries", 0)
-    began = time.perf_counter()
-    try:
-        _measure(case, build, costs, row, watch)
-        row["reached"] = "end"
-    except torch.cuda.OutOfMemoryError:
-        row["oom"] = row["reached"] != "kernel count"
-        row["allocated_at_oom_bytes"] = torch.cuda.max_memory_allocated()
-    row["wall_s"] = round(time.perf_counter() - began, 3)
-    return net_of_before(row)
+    """Warm up and measure on the GPU."""
+    return measure.measured(case, clear, lambda row: _measure(case, build, costs, row, watch))
 
 
 def _measure(case: Case, build: Build, costs: Costs, row: dict[str, Any], watch: Any) -> None:
-    import torch
-
     from astra.lab.profile.gpu import kernels_of
-    from astra.lab.rehearse import measure as reading
 
     rank = build(case, "cuda")
     row.update(params=rank.params, built_bytes=torch.cuda.memory_allocated(), reached="warm-up")
     began = time.perf_counter()
-    rank.step(reading.Clock(torch))
+    rank.step(measure.Clock(torch))
     torch.cuda.synchronize()
     row.update(static_bytes=torch.cuda.memory_allocated(), reached="step")
     row["warm_up_s"] = round(time.perf_counter() - began, 3)
-    clocks: list[reading.MemoryClock] = []
+    clocks: list[measure.MemoryClock] = []
     norms, mark = [], watch.mark() if watch else 0
     began = time.perf_counter()
     while len(clocks) < _STEPS or (len(clocks) < _MOST_STEPS and time.perf_counter() - began < _LEAST_S):
         fabric.FABRIC.fills.clear()
-        clocks.append(reading.MemoryClock(torch))
+        clocks.append(measure.MemoryClock(torch))
         norms.append(rank.step(clocks[-1]))
     torch.cuda.synchronize()
     row["clocks"] = watch.summary(mark) if watch else None
@@ -147,13 +116,13 @@ def _measure(case: Case, build: Build, costs: Costs, row: dict[str, Any], watch:
     for phase in ("fwd", "bwd"):
         row[f"peak_{phase}_bytes"] = max(clock.peaks.get(phase, 0) for clock in clocks)
         row[f"after_{phase}_bytes"] = max(clock.after.get(phase, 0) for clock in clocks)
-    reading.write_memory(row, torch)
-    reading.write_times(row, clocks, costs)
+    measure.write_memory(row, torch)
+    measure.write_times(row, clocks, costs)
     row.update(finite=all(map(math.isfinite, norms)), grad_norm=norms[-1], steps=len(clocks), reached="kernel count")
-    row.update(kernels_of(torch, lambda: rank.step(reading.Clock(torch)), names=_NAMES))
+    row.update(kernels_of(torch, lambda: rank.step(measure.Clock(torch)), names=_NAMES))
 
 
-def clear(torch: Any) -> None:
+def clear() -> None:
     """Give back what the last case held."""
     import gc
 
@@ -176,7 +145,6 @@ def one(case: Case, build: Build, costs: Costs | None, world: int, **how: Any) -
 
 def prepare() -> Costs | None:
     """Replace the network; the cost of its fills on the GPU here, or None where tensors are only counted."""
-    import torch
     import torch._dynamo  # reads the collectives it may trace, so before they are replaced
 
     fabric.install()
@@ -184,7 +152,7 @@ def prepare() -> Costs | None:
         return fabric.measure_fills(torch)
     fabric.same_storage = fake.same_storage
     layers.attend = stand_ins.attend
-    fake.watch_resizes()
+    watch_resizes()
     torch.nn.functional.rms_norm = stand_ins.rms_norm
     return None
 

@@ -14,6 +14,8 @@ import functools
 import sys
 from typing import Any, Final
 
+import torch
+
 from astra.lab.rehearse import fsdp_rank, stand_ins, torch_run
 from astra.lab.rehearse.case import Case
 from astra.spec.model import ModelSpec
@@ -88,7 +90,6 @@ def _family(model: ModelSpec) -> tuple[str, dict[str, Any]]:
 
 def _shard(case: Case, model: Any, device: str) -> None:
     """Checkpoint and shard in Accelerate's order: layers, the input embedding, norm with output, the rest."""
-    import torch
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

@@ -1,4 +1,4 @@
-"""The part every launch script shares: where the nodes meet, and torchrun."""
+"""What every export has beside its own files: the README, and the part that launch scripts share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ from typing import Final
 
 from astra.export.base import Launch, header
 from astra.export.quoting import comment
+
+
+def adapter_notes(launch: Launch) -> str:
+    """What a training script of the user's must do for LoRA."""
+    if launch.workload.task != "lora":
+        return ""
+    targets = {"all": "every projection", "attention": "attention's projections", "qkv": "queries, keys and values"}
+    adapted = targets[launch.workload.lora_targets]
+    return f"""
+The plan freezes the model and trains LoRA adapters of {adapted}: the script adds them (in Hugging Face: PEFT's
+`LoraConfig`), of the rank it finds in `LORA_RANK`.
+"""
+
 
 # A launcher (Slurm, SkyPilot, Kubernetes) or a person sets these on every node.
 RENDEZVOUS: Final = """\

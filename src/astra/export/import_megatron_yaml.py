@@ -1,4 +1,4 @@
-"""NeMo's configurations: those of its launcher and examples, a trainer and a model; Megatron's words underneath."""
+"""Megatron's settings in the YAML of others: NeMo's launcher and examples, and gpt-neox, which DeepSpeed runs."""
 
 from __future__ import annotations
 
@@ -6,37 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from astra.errors import InputError
 from astra.export.import_megatron import from_words
-from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, section
+from astra.export.import_sharding import zero_sharding
+from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, known_settings, section
 
-# Whole numbers, and the flags that mean the same: most by the same words.
-_NUMBERS: Final = {
-    **{name: name.replace("_", "-") for name in (
-        "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-        "expert_model_parallel_size", "micro_batch_size", "global_batch_size", "max_position_embeddings", "num_layers",
-        "hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels", "moe_router_topk",
-    )},
-    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank", "encoder_seq_length": "seq-length",
-    "num_moe_experts": "num-experts", "override_vocab_size": "vocab-size",
-}  # fmt: skip
-_SWITCHES: Final = {
-    "sequence_parallel": "--sequence-parallel",
-    "ub_tp_comm_overlap": "--tp-comm-overlap",
-    "fp8_params": "--fp8-param-gather",
-    "qkv_bias": "--add-qkv-bias",
-    "layernorm_zero_centered_gamma": "--apply-layernorm-1p",
-}
 _SHARDED: Final = ("distributed_fused_adam", "mcore_distributed_optim")
-_READ: Final = frozenset((*_NUMBERS, *_SWITCHES, "num_query_groups", "activation", "normalization", "bias", "optim",
-                          "share_embeddings_and_output_weights", "position_embedding_type", "rotary_percentage", "fp8",
-                          "activations_checkpoint_granularity", "activations_checkpoint_method", "fp8_hybrid",
-                          "fp8_e4m3", "activations_checkpoint_num_layers", "overlap_p2p_comm", "batch_p2p_comm",
-                          "rotary_base", "fsdp", "peft", "data", "max_seq_length",
-                          "gradient_as_bucket_view"))  # fmt: skip
-_COSTLY: Final = re.compile(
-    r"cpu_offloading$|window|moe_|partial_activation|layers_per_pipeline|rampup|quant|customization"
-)
 _SAME: Final = re.compile(r"\$\{\.(\w+)\}")
 _TIMES: Final = re.compile(r"\$\{multiply:\s*([0-9]{1,4})\s*,\s*\$\{[\w.]*?(\w+)\}\s*\}")
 
@@ -59,7 +36,7 @@ def read_nemo(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     words += _optimizer(section(model.values, "optim", asked.name).values)
     words += ["--fp16"] if str(trainer.values.get("precision", "bf16")) in ("16", "16-mixed", "fp16") else ["--bf16"]
     found = from_words(words, {}, asked._replace(gpus=asked.gpus or _gpus(trainer)))
-    costly = [f"model.{key}" for key in settings if key not in _READ and _COSTLY.search(key) and settings[key]]
+    costly = [f"model.{key}" for key in known_settings("nemo").unread(settings) if settings.get(key)]
     if settings.get("overlap_p2p_comm") is False and found.strategy.vp > 1:
         from msgspec.structs import replace  # noqa: PLC0415
 
@@ -78,7 +55,7 @@ def _settled(model: Mapping[str, Any], name: str) -> dict[str, Any]:
         found.setdefault(key, data.get(key))
     if "max_seq_length" in data and "${" in str(found.get("encoder_seq_length", "${")):
         found["encoder_seq_length"] = data["max_seq_length"]
-    for key in _NUMBERS:
+    for key in known_settings("nemo").words["numbers"]:
         other = _SAME.fullmatch(str(found.get(key)))
         if other is not None and isinstance(found.get(other.group(1)), int):
             found[key] = found[other.group(1)]
@@ -90,15 +67,16 @@ def _settled(model: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _flags(model: Mapping[str, Any], name: str) -> list[str]:
     words: list[str] = []
-    for key, flag in _NUMBERS.items():
+    known = known_settings("nemo").words
+    for key, flag in known["numbers"].items():
         value = model.get(key)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
             fix = "A value from another file is not known here: write it out."
             raise InputError(f"{name}: model.{key}", value, want="a whole number", fix=fix)
-        words += [f"--{flag}", str(value)]
-    words += [flag for key, flag in _SWITCHES.items() if model.get(key) is True]
+        words += [flag, str(value)]
+    words += [flag for key, flag in known["switches"].items() if model.get(key) is True]
     groups = model.get("num_query_groups")
     if isinstance(groups, int):
         words += ["--group-query-attention", "--num-query-groups", str(groups)]
@@ -154,3 +132,78 @@ def _task(peft: Numbers, model: Mapping[str, Any], name: str) -> tuple[str, int 
         raise InputError(f"{name}: model.peft.peft_scheme", scheme, want="lora, or null")
     rank = section(peft.values, "lora_tuning", f"{name}: model.peft").count("adapter_dim", 32)
     return "lora", rank
+
+
+_GATED: Final = ("swiglu", "geglu", "reglu", "bilinear", "glu")
+
+
+def read_neox(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
+    """One file that holds the model, the batch and the sharding."""
+    flat = {str(key).replace("-", "_"): value for key, value in record.items()}
+    top = Numbers(flat, asked.name)
+    if not {"train_micro_batch_size_per_gpu", "train_batch_size"} & set(flat):
+        fix = "Settings of a run may be in several files: put them in one."
+        raise InputError(asked.name, None, want="train_micro_batch_size_per_gpu or train_batch_size", fix=fix)
+    if top.whole("moe_num_experts", 1) > 1 or top.whole("context_parallel_size", 1) > 1:
+        key = "moe_num_experts" if top.whole("moe_num_experts", 1) > 1 else "context_parallel_size"
+        raise InputError(f"{asked.name}: {key}", flat[key], want="a dense model: this part of gpt-neox is not read")
+    fields, remarks = zero_sharding(flat, asked.name)
+    pp, tp = (top.whole(key, 1) or 1 for key in ("pipe_parallel_size", "model_parallel_size"))
+    words = ["gpt-neox.py", "--deepspeed", "--zero-stage", str(fields["zero"])]
+    degrees = {"pipe_parallel_size": pp, "model_parallel_size": tp}
+    for key, flag in known_settings("neox").words["numbers"].items():
+        if isinstance(degrees.get(key, flat.get(key)), int):
+            words += [flag, str(degrees.get(key, top.whole(key, 1)))]
+    words += ["--deepspeed-activation-checkpointing"] * bool(flat.get("checkpoint_activations"))
+    words += _neox_shape(flat)
+    world = asked.count()
+    if "train_batch_size" not in flat:
+        steps = top.count("gradient_accumulation_steps")
+        batch = top.count("train_micro_batch_size_per_gpu") * steps * (world // max(pp * tp, 1))
+        words += ["--global-batch-size", str(batch)]
+    found = from_words([*words, _width(flat)], {}, asked._replace(gpus=world))
+    fused = "flash" in str(flat.get("attention_config"))
+    grads = "fp32" if fields["grads"] == "fp32" else found.strategy.grads
+    strategy = replace(found.strategy, flash=fused, overlap=fields["overlap"], offload=fields["offload"], grads=grads)
+    costly = [key for key in known_settings("neox").unread(flat) if flat[key] not in (False, 0, 1, None)]
+    costly += ["gpt_j_residual"] if flat.get("gpt_j_residual") is True else []
+    gated = _is_gated(flat)
+    remarks += ["a gated MLP, whose width is not said: name the model"] * gated
+    ignored = (*found.ignored, *costly, *remarks)
+    return found._replace(
+        strategy=strategy, ignored=tuple(dict.fromkeys(ignored)), optimizer=_neox_optimizer(flat),
+        model=None if gated else found.model, lacks_vocab=found.lacks_vocab and not gated,
+    )  # fmt: skip
+
+
+def _is_gated(flat: Mapping[str, Any]) -> bool:
+    """The width of a gated MLP depends on the version of gpt-neox: it is not guessed."""
+    return str(flat.get("activation", "gelu")) in _GATED or str(flat.get("mlp_type", "regular")) == "llama"
+
+
+def _neox_shape(flat: Mapping[str, Any]) -> list[str]:
+    words = []
+    kv = flat.get("num_kv_heads")
+    if isinstance(kv, int) and not isinstance(kv, bool):
+        words += ["--group-query-attention", "--num-query-groups", str(kv)]
+    if str(flat.get("norm", "layernorm")) == "rmsnorm":
+        words += ["--normalization", "RMSNorm"]
+    if str(flat.get("pos_emb", "learned")) == "rotary":
+        words += ["--position-embedding-type", "rope", "--rotary-percent", str(flat.get("rotary_pct", 1.0))]
+    elif str(flat.get("pos_emb", "learned")) != "learned":
+        words += ["--position-embedding-type", "none"]
+    return words + ["--untie-embeddings-and-output-weights"] * (flat.get("no_weight_tying") is True)
+
+
+def _width(flat: Mapping[str, Any]) -> str:
+    fp16, bf16 = flat.get("fp16"), flat.get("bf16")
+    narrow = isinstance(fp16, Mapping) and fp16.get("enabled", fp16.get("fp16")) is True
+    wide = isinstance(bf16, Mapping) and bf16.get("enabled") is True
+    brain = isinstance(fp16, Mapping) and fp16.get("type") == "bfloat16"
+    return "--fp16" if narrow and not wide and not brain and flat.get("precision") != "bfloat16" else "--bf16"
+
+
+def _neox_optimizer(flat: Mapping[str, Any]) -> str:
+    optimizer = flat.get("optimizer")
+    kind = str(optimizer.get("type", "adam")).lower() if isinstance(optimizer, Mapping) else "adam"
+    return "sgd" if kind == "sgd" else "adam"
