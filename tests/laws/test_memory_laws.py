@@ -105,6 +105,10 @@ def test_tensor_parallel_ranks_hold_their_share() -> None:
 
 def test_stages_hold_the_model_once() -> None:
     """Of a pipeline and of expert parallelism alike."""
+    for name, copied in (("gpt-2-xl", 50257 * 1600), ("opt-350m", 50272 * 512)):  # a tied table, on both ends
+        ends = told(name, "pp2 dp4 mbs1 zero0").stages
+        total = astra.describe_model(name).parameters["total"]
+        assert sum(stage.memory["weights"] for stage in ends) * GIB == pytest.approx(2 * (total + copied), rel=1e-9)
     stages = told("llama-2-7b", "pp8 mbs1 zero0").stages
     assert sum(stage.memory["weights"] for stage in stages) * GIB == pytest.approx(2 * LLAMA_2_7B, rel=1e-9)
     layer = count(gpt(3)).total - count(gpt(2)).total
