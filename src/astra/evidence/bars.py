@@ -139,7 +139,8 @@ def _errors(without: str) -> _Errors:
     np.add.at(in_block, (of, np.arange(len(order)) // _BLOCK + 1), shares)
     of_length = [np.flatnonzero(length == each) for each in range(len(_lengths()) + 1)]
     before = tuple((some, in_block.cumsum(axis=1)[some]) for some in of_length)
-    return _Errors(*(column.reshape(-1, _BLOCK) for column in (sizes[order], of, shares)), length, before)
+    sizes, of, shares = (column.reshape(-1, _BLOCK) for column in (sizes[order], of, shares))
+    return _Errors(sizes, of, shares, length, before)
 
 
 @cache
