@@ -299,7 +299,8 @@ def _ranking(plans: Sequence[Plan]) -> Part:
     for plan in plans:
         estimate = plan.estimate
         assert isinstance(estimate, MixedEstimate)
-        cells, words = explain.ranking_cells(estimate), "\n".join(short_form(plan.strategy, estimate.as_usual))
+        groups = "\n".join(short_form(plan.strategy, estimate.as_usual)).replace("\n ", " ")  # each fills its lines
+        cells, words = explain.ranking_cells(estimate), groups
         out.add_row(str(plan.rank), words, "+".join(map(str, estimate.used.values())), *(cells[head] for head in heads))
     return out
 
