@@ -210,6 +210,14 @@ def best_on(
     return search.go_on(found=found)
 
 
+def _ranks(place: Ints) -> Ints:
+    """The rank of each row among those of its place."""
+    order = np.argsort(place, kind="stable")
+    ranks = np.empty(len(place), np.int64)
+    ranks[order] = np.arange(len(place)) - np.searchsorted(place[order], place[order])
+    return ranks
+
+
 class _Waiting(NamedTuple):
     """Meshes that could be better with recompute."""
 
@@ -224,12 +232,14 @@ class CountSearch(Leaders):
     """The best plan of each count so far, and what is still to be looked at.
 
     With ``upper`` all steps, bounds and limits are those of the upper ends of the steps' intervals. Where choices that
-    set the limits are ``known`` already, most grids only have to be proven slower.
+    set the limits are ``known`` already, most grids only have to be proven slower. ``most`` are grids of a count to look
+    at, where something good will do.
     """
 
     def __init__(
-        self, job: Job, table: CountTable, limits: Limits, effort: Effort, *, upper: bool = False, known: bool = False
-    ) -> None:
+        self, job: Job, table: CountTable, limits: Limits, effort: Effort, *, upper: bool = False, known: bool = False,
+        most: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(job, table.space, keep=AT_ONCE)
         self.table, self._limits, self._effort = table, limits, effort
         self._waiting: list[_Waiting] = []
@@ -239,7 +249,10 @@ class CountSearch(Leaders):
         self._least_s[rows] *= self._doubts.least(table.space, table.grids[rows], table.place[rows])
         rows = rows[self._least_s[rows] < self.limit_s(table.place[rows])]
         gpu_seconds = self._least_s[rows] * table.space.counts[table.place[rows]]
-        self._todo = deque(growing(rows[np.argsort(gpu_seconds, kind="stable")], PROVEN if known else FIRST_GRIDS))
+        rows = rows[np.argsort(gpu_seconds, kind="stable")]
+        if most is not None:
+            rows = rows[_ranks(table.place[rows]) < most]
+        self._todo = deque(growing(rows, PROVEN if known else FIRST_GRIDS))
 
     def go_on(self, *, found: bool = False) -> BestByCount:
         """As far as the effort goes, though to a strategy that fits unless one was ``found`` elsewhere."""
