@@ -189,9 +189,7 @@ def test_bars_are_the_weighted_quantiles_of_all_errors(without: str) -> None:
         others = [known.kind(run) for run, source in enumerate(known.source) if source != without]
         published = any(all(getattr(one, name) == getattr(own, name) for name in STRUCTURE) for one in others)
         alone = BELIEVED * (1 if published else ALONE)
-        errors = [
-            (believed * NormalDist().inv_cdf(0.5 + 0.5 * (place + 0.5) / 24), alone / 24) for place in range(24)
-        ]
+        errors = [(believed * NormalDist().inv_cdf(0.5 + 0.5 * (place + 0.5) / 24), alone / 24) for place in range(24)]
         for run in counted:
             far = sum(_far(name, own, known.kind(run)) for name in Kind._fields)
             crowd = sum(known.source[other] == known.source[run] for other in counted) ** CROWD
@@ -205,8 +203,8 @@ def test_bars_are_the_weighted_quantiles_of_all_errors(without: str) -> None:
 
 def _far(name: str, own: Kind, run: Kind) -> float:
     """The penalty of what differs in one word or number."""
-    here, there = getattr(own, name), getattr(run, name)
-    if name not in WORDS:
-        return PENALTY[name] * abs(here - there)
+    here, there = own[Kind._fields.index(name)], run[Kind._fields.index(name)]
+    if not (isinstance(here, str) and isinstance(there, str)):
+        return PENALTY[name] * abs(float(here) - float(there))
     unknown = name not in SHARED and here not in runs().known[WORDS.index(name)]
     return PENALTY[name] * (here != there) + NEVER * unknown

@@ -90,9 +90,8 @@ class _Remarks:
         others.sort(key=lambda one: (one.offer.device.memory_bytes > own, abs(one.offer.device.memory_bytes - own)))
         known = list(dict.fromkeys(one.strategy for one in others))[:MOST_TRIED]
         for strategy in known:
-            for made in refine(
-                self.job_of, self.options, [FoundOffer(offer, gpus, strategy, 0.0, 0.0, np.inf)], upper=self.upper
-            ):
+            here = FoundOffer(offer, gpus, strategy, 0.0, 0.0, np.inf)
+            for made in refine(self.job_of, self.options, [here], upper=self.upper):
                 result = made.estimate
                 return (result.step_s_range.high if self.upper else result.step_s), strategy
         return np.inf, None

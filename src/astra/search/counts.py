@@ -232,8 +232,8 @@ class CountSearch(Leaders):
     """The best plan of each count so far, and what is still to be looked at.
 
     With ``upper`` all steps, bounds and limits are those of the upper ends of the steps' intervals. Where choices that
-    set the limits are ``known`` already, most grids only have to be proven slower. ``most`` are grids of a count to look
-    at, where something good will do.
+    set the limits are ``known`` already, most grids only have to be proven slower. Where something good will do,
+    ``most`` are the grids of each count to look at.
     """
 
     def __init__(
