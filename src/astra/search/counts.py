@@ -166,11 +166,13 @@ def tabulate(job: Job, space: CountSpace, effort: Effort | None = None) -> Count
 
 
 def grid_bound_s(job: Job, space: CountSpace, grids: Ints, gathered: Gathered) -> Floats:
-    """No pipeline of a grid is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers."""
-    depth, pp = len(layer_kinds(job.model)), space.grids["pp"][grids]
+    """No pipeline of a grid is faster: some rank holds an even share, ceil(L/p) layers, and as many of each kind."""
+    order, pp = layer_kinds(job.model), space.grids["pp"][grids]
     whole = over_model(job, gathered, least_s)
-    layer = np.min([least_s(gathered.parts[kind]) for kind in kinds(job.model)], axis=0)[gathered.place]
-    slowest = np.maximum(whole / pp, np.ceil(depth / pp) * layer)
+    layers = {kind: least_s(gathered.parts[kind])[gathered.place] for kind in kinds(job.model)}
+    slowest = np.maximum(whole / pp, np.ceil(len(order) / pp) * np.min([*layers.values()], axis=0))
+    for kind, layer in layers.items():
+        slowest = np.maximum(slowest, np.ceil(order.count(kind) / pp) * layer)
     m = space.microbatches[grids]
     return np.asarray(np.maximum(m * slowest, whole * least_passes(job, m, pp)))
 
