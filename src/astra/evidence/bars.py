@@ -45,7 +45,7 @@ _MOST_TOKENS: Final = 24  # log2, of a micro-batch on one rank
 _BLOCK: Final = 32  # errors
 _ONE_THREAD: Final = 2**18  # multiplications that OpenBLAS does in one thread
 _STRUCTURE: Final = [WORDS.index(name) for name in STRUCTURE]
-_asked = attrgetter("model", "zero", *SHARED)  # by ``Runs.elsewhere``
+_shared = attrgetter(*SHARED)
 _BELIEF: Final = tuple(
     math.log(WIDE) * NormalDist().inv_cdf(0.5 + 0.5 * share) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED)
     for share in np.arange(0.5, 24) / 24
@@ -61,13 +61,13 @@ def bar_of(kind: Kind, without: str = "") -> float:
 def log_bars(kinds: Sequence[Kind], without: str = "") -> Floats:
     """The bars of several kinds."""
     tokens = np.array([[kind.tokens] for kind in kinds])
-    return _widest(kinds, lambda some, at: _quantiles(_alike(some, without), _as_long(tokens[at]), without)[:, 0])
+    return _widest(kinds, lambda some, at: _quantiles(_likeness(some, without), _as_long(tokens[at]), without)[:, 0])
 
 
 def log_bars_by_tokens(kinds: Sequence[Kind], tokens: Ints) -> Floats:
     """[kind, tokens]: the bars of kinds whose micro-batches have other tokens."""
     as_long = _as_long(tokens)
-    return _widest(kinds, lambda some, _: _quantiles(_alike(some), as_long))
+    return _widest(kinds, lambda some, _: _quantiles(_likeness(some), as_long))
 
 
 def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -> Floats:
@@ -82,9 +82,9 @@ def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -
 
 def _apart(kinds: Sequence[Kind]) -> Floats:
     """[kind] what is doubted besides, for words that runs have been published without."""
-    one_of = {_asked(kind): kind for kind in kinds}
-    apart = {asked: len(runs().elsewhere(kind)) for asked, kind in one_of.items()}
-    return np.sqrt([apart[_asked(kind)] for kind in kinds]) * math.log(APART)
+    sorts = {(kind.model, kind.zero, *_shared(kind)): kind for kind in kinds}
+    many = {sort: len(runs().elsewhere(kind)) for sort, kind in sorts.items()}
+    return np.sqrt([many[(kind.model, kind.zero, *_shared(kind))] for kind in kinds]) * math.log(APART)
 
 
 def _plain(kind: Kind) -> Kind:
@@ -98,13 +98,13 @@ def _quantiles(near: Floats, as_long: Floats, without: str = "") -> Floats:
     Products of matrices say which block of errors holds a quantile: it alone is added up.
     """
     errors = _errors(without)
-    before: Floats = as_long @ np.stack([_product(near[:, some], shares) for some, shares in errors.before], axis=1)
+    before = as_long @ np.stack([_product(near[:, some], shares) for some, shares in errors.before], axis=1)
     ends = COVERED * before[..., -1:]
     block = (before[..., 1:-1] < ends).sum(axis=-1)
     of = errors.of[block]
     kind, tokens = np.ogrid[: of.shape[0], : of.shape[1]]
-    every = np.broadcast_to(as_long, (len(near), *as_long.shape[-2:]))
-    reached = near[kind[..., None], of] * every[kind[..., None], tokens[..., None], errors.length[of]]
+    own_long = np.broadcast_to(as_long, (*of.shape[:2], as_long.shape[-1]))
+    reached = near[kind[..., None], of] * own_long[kind[..., None], tokens[..., None], errors.length[of]]
     reached = np.cumsum(reached * errors.shares[block], axis=-1) + before[kind, tokens, block][..., None]
     place = (reached[..., :-1] < ends).sum(axis=-1)
     return np.asarray(errors.sizes[block, place])
@@ -132,14 +132,15 @@ def _errors(without: str) -> _Errors:
     of = np.concatenate([known.of[counted], np.full(len(_BELIEF), len(known.first))])[order]
     shares = np.concatenate([weight[counted], np.full(len(_BELIEF), BELIEVED / len(_BELIEF))])[order]
     shares[len(sizes) :] = 0.0
-    tokens = known.numbers[known.first, NUMBERS.index("tokens")]
-    length = np.append(np.searchsorted(_lengths(), tokens), len(_lengths()))
+    length = np.append(
+        np.searchsorted(_lengths(), known.numbers[known.first, NUMBERS.index("tokens")]), len(_lengths())
+    )
     in_block = np.zeros((len(length), len(order) // _BLOCK + 1))
     np.add.at(in_block, (of, np.arange(len(order)) // _BLOCK + 1), shares)
     of_length = [np.flatnonzero(length == each) for each in range(len(_lengths()) + 1)]
     before = tuple((some, in_block.cumsum(axis=1)[some]) for some in of_length)
-    in_blocks = (sizes[order].reshape(-1, _BLOCK), of.reshape(-1, _BLOCK), shares.reshape(-1, _BLOCK))
-    return _Errors(*in_blocks, length, before)
+    sizes, of, shares = (column.reshape(-1, _BLOCK) for column in (sizes[order], of, shares))
+    return _Errors(sizes, of, shares, length, before)
 
 
 @cache
@@ -148,7 +149,7 @@ def _lengths() -> Floats:
     return np.unique(runs().numbers[:, NUMBERS.index("tokens")])
 
 
-def _alike(kinds: Sequence[Kind], without: str = "") -> Floats:
+def _likeness(kinds: Sequence[Kind], without: str = "") -> Floats:
     """[kind, kind of run]: how much a run counts by all but the tokens of a micro-batch.
 
     What is believed is one more kind of run, the last. It is near to all, and nearer to what nobody has published.
@@ -194,7 +195,7 @@ def _product(rows: Floats, table: Floats) -> Floats:
 
 
 def _as_long(tokens: Ints | Floats) -> Floats:
-    """[.., tokens, length]: how much a run counts by the tokens of a micro-batch; what is believed comes last."""
+    """[.., tokens, length]: how much a run counts by a micro-batch's tokens; one more length is what is believed."""
     near = np.exp(-PENALTY["tokens"] * np.abs(tokens[..., None] - _lengths()))
     return np.concatenate([near, np.ones((*near.shape[:-1], 1))], axis=-1)
 
@@ -235,8 +236,8 @@ class Doubt:
         self._factors = _factors(kind_at(job, 0))
 
     def of(self, columns: Mapping[str, Column]) -> Floats:
-        """The factor of each row of a table."""
-        keys = keys_of(self._job, columns)
+        """The factor of each row of a table; its dispatcher is the job's."""
+        keys = keys_of(self._job, {name: column for name, column in columns.items() if name != "dispatch"})
         new = unique(keys[np.isnan(self._factors[keys])])
         if len(new):
             first, kind = np.unique(new // TOKENS, return_inverse=True)
