@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,22 @@ from hypothesis import strategies as st
 import astra
 from astra.api import make_job
 from astra.columns import from_strategy
-from astra.evidence.bars import APART, WIDE, Doubt, bar_of, log_bars
+from astra.evidence import bars
+from astra.evidence.bars import (
+    ALONE,
+    APART,
+    BELIEVED,
+    COVERED,
+    CROWD,
+    NEVER,
+    PENALTY,
+    WIDE,
+    Doubt,
+    bar_of,
+    log_bars,
+)
 from astra.evidence.coverage import unseen
-from astra.evidence.kinds import SHARED, WORDS, Kind, kind_of, runs, shape_of
+from astra.evidence.kinds import SHARED, STRUCTURE, WORDS, Kind, kind_of, runs, shape_of
 from astra.evidence.sentence import of_kind, sentence, unpublished
 from astra.spec.job import Job
 from astra.spec.strategy import parse_strategy
@@ -45,13 +59,22 @@ def test_a_sources_own_runs_never_set_its_bar() -> None:
     source = known.source[0]
     mine = [place for place, name in enumerate(known.source) if name == source]
     some = [known.kind(place) for place in mine[:20]]
-    before = log_bars(some, source)
+    without, with_it = log_bars(some, source), log_bars(some)
     known.log_error[mine] += 1.0
     try:
-        assert log_bars(some, source) == pytest.approx(before)
-        assert not np.allclose(log_bars(some), before)
+        forget()
+        assert log_bars(some, source) == pytest.approx(without)
+        assert not np.allclose(log_bars(some), with_it)
     finally:
         known.log_error[mine] -= 1.0
+        forget()
+
+
+def forget() -> None:
+    """What bars keep of the runs."""
+    for kept in vars(bars).values():
+        if hasattr(kept, "cache_clear") and kept is not runs:
+            kept.cache_clear()
 
 
 def test_much_evidence_makes_a_short_bar_and_none_a_wide_one() -> None:
@@ -148,3 +171,40 @@ def test_a_range_is_the_bar_around_the_step() -> None:
     assert found.step_s_range.high == pytest.approx(found.step_s * times)
     assert found.step_s_range.low == pytest.approx(found.step_s / times)
     assert "published runs of this kind" in found.evidence
+
+
+@pytest.mark.parametrize("without", ["", "mosaic"])
+def test_bars_are_the_weighted_quantiles_of_all_errors(without: str) -> None:
+    """Run by run, as the module describes them: penalties of what differs, shares of sources, and what is believed."""
+    known = runs()
+    counted = [run for run in np.flatnonzero(known.sets_bars).tolist() if known.source[run] != without]
+    believed = math.log(WIDE) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED)
+    rng = np.random.default_rng(0)
+    for _ in range(25):
+        own = known.kind(int(rng.integers(len(known.source))))._replace(
+            context="whole", gpus=float(rng.integers(12)), tokens=float(rng.integers(20)),
+            framework=str(rng.choice(["megatron", "nobody's"])), offload=str(rng.choice(["none", "optimizer"])),
+        )  # fmt: skip
+        own = own._replace(exchange="shown" if own.exchange == "hidden" else own.exchange)
+        others = [known.kind(run) for run, source in enumerate(known.source) if source != without]
+        published = any(all(getattr(one, name) == getattr(own, name) for name in STRUCTURE) for one in others)
+        alone = BELIEVED * (1 if published else ALONE)
+        errors = [(believed * NormalDist().inv_cdf(0.5 + 0.5 * (place + 0.5) / 24), alone / 24) for place in range(24)]
+        for run in counted:
+            far = sum(_far(name, own, known.kind(run)) for name in Kind._fields)
+            crowd = sum(known.source[other] == known.source[run] for other in counted) ** CROWD
+            errors.append((abs(float(known.log_error[run])), math.exp(-far) / crowd))
+        errors.sort()
+        reached = np.cumsum([share for _, share in errors])
+        quantile = errors[int(np.searchsorted(reached, COVERED * reached[-1]))][0]
+        apart = math.sqrt(len(known.elsewhere(own))) * math.log(APART)
+        assert bar_of(own, without) == pytest.approx(math.hypot(quantile, apart), rel=1e-9)
+
+
+def _far(name: str, own: Kind, run: Kind) -> float:
+    """The penalty of what differs in one word or number."""
+    here, there = own[Kind._fields.index(name)], run[Kind._fields.index(name)]
+    if not (isinstance(here, str) and isinstance(there, str)):
+        return PENALTY[name] * abs(float(here) - float(there))
+    unknown = name not in SHARED and here not in runs().known[WORDS.index(name)]
+    return PENALTY[name] * (here != there) + NEVER * unknown

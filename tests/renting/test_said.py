@@ -12,6 +12,7 @@ from astra.answer_money import RentReport
 from astra.catalog.prices import book, read_prices, to_csv
 from astra.errors import InputError, NoFeasiblePlan
 from astra.renting.rent import offers_of, rent
+from astra.report.rent_page import rent_page
 from astra.spec.mixed_text import short_form
 from astra.spec.money import Money
 from astra.spec.request import PlanRequest
@@ -210,3 +211,62 @@ def test_a_price_for_an_hour_of_own_gpus_is_of_those_alone() -> None:
     assert of_markets["owned"] == 0.5
     assert {usd for market, usd in of_markets.items() if market != "owned"} != {0.5}
     assert not report.own, "nobody says what is paid for GPUs that are not used"
+
+
+def test_servers_that_nobody_joins_are_named_with_their_gpus(tmp_path: Path) -> None:
+    """A provider may be known for one type and not for another."""
+    rows = (
+        "Acme,plain,H100,8,x,on-demand,0.3,USD,2026-11-01,acme,,",
+        "Acme,joined,A100-80,8,x,on-demand,1.0,USD,2026-11-01,acme,,infiniband 200",
+    )
+    report = asked(
+        gpus="H100,A100-80", money=Money(prices=listed(tmp_path, *rows, more=",network"), providers=("Acme",))
+    )
+    assert {choice.nodes for choice in report.front if choice.gpu.startswith("H100")} == {1}
+    (note,) = [note for note in report.notes if "Nobody says what joins" in note]
+    assert "H100-SXM5-80GB of Acme" in note
+    assert "A100" not in note
+
+
+def test_old_prices_of_a_provider_are_one_sentence(tmp_path: Path) -> None:
+    rows = [
+        f"Acme,{gpu} box,{gpu},8,x,on-demand,{usd},USD,2026-07-01,acme,,infiniband 400"
+        for gpu, usd in (("H100", 1.0), ("A100-80", 0.3))
+    ]
+    report = asked(
+        gpus="H100,A100-80", money=Money(prices=listed(tmp_path, *rows, more=",network"), providers=("Acme",))
+    )
+    assert {choice.gpu for choice in report.front} == {"H100-SXM5-80GB", "A100-SXM4-80GB"}
+    old = [warning for warning in report.warnings if "days old" in warning]
+    assert old == ["The prices of Acme H100 box, A100-80 box are 137 days old (2026-07-01): check them."]
+
+
+@pytest.mark.parametrize(("term", "mark"), [("", "≥$"), ("30", " $")])
+def test_a_bill_that_is_a_floor_is_marked(tmp_path: Path, term: str, mark: str) -> None:
+    row = f"Acme,box,H100,8,x,reserved,1.0,USD,2026-11-01,acme,,infiniband 400,{term}"
+    money = Money(prices=listed(tmp_path, row, more=",network,term_days"), providers=("Acme",), market="reserved")
+    report = asked(gpus="H100", money=money)
+    rows = [line for line in report.draw(120).splitlines() if "xH100-SXM5-80GB" in line and "400 Gb" in line]
+    assert rows
+    assert all(mark in line for line in rows)
+    assert ("≥$" in rent_page(report)) == (term == "")
+
+
+def test_what_energy_chooses_is_in_the_table_with_its_strategy(tmp_path: Path) -> None:
+    """Its grid is known and dear; what costs less and is as fast has none."""
+    rows = (
+        "GCP,a3-highgpu-8g,H100,8,us-central1,on-demand,9.0,USD,2026-11-01,acme,,infiniband 400",
+        "Acme,box,H100,8,nowhere,on-demand,1.0,USD,2026-11-01,acme,,infiniband 400",
+    )
+    money = Money(
+        prices=listed(tmp_path, *rows, more=",network"), providers=("GCP", "Acme"), regions=("us-central1", "nowhere")
+    )
+    report = asked(gpus="H100", money=money, objective="co2", max_gpus=16)
+    chosen = report.chosen[0]
+    assert chosen.name not in {choice.name for choice in report.front}
+    text = report.draw(200)
+    (line,) = [line for line in text.splitlines() if line.startswith("*")]
+    assert line.split()[1] == "-"
+    assert f"{chosen.gpus}x{chosen.gpu}" in line
+    assert chosen.strategy.split()[0] in line
+    assert rent_page(report).count("GCP") > 1

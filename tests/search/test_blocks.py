@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import astra
-from astra.cost.stage import gather_parts, least_s, over_model
+from astra.cost import step
+from astra.cost.pipeline import mesh_bound_s
+from astra.cost.stage import gather_parts, least_s, over_model, stage_work
 from astra.partition.problem import Effort
 from astra.schedule.simulator import StageSeconds
 from astra.schedule.steady import steps_s
@@ -15,7 +17,7 @@ from astra.search.blocks import CountStream
 from astra.search.counts import CountSpace, search_counts, tabulate
 from astra.search.degrees import degrees
 from astra.search.doubts import Doubts, least_doubts
-from astra.search.floors import Floor, Floors, SharedFloors
+from astra.search.floors import Floor, Floors, SharedFloors, most_of
 from astra.search.least import least_passes
 from tests.search.test_counts import CASES, case, without_limit
 
@@ -77,11 +79,15 @@ def test_floors_come_closer_and_never_pass_the_work(name: str) -> None:
     assert len(again) == len(own) + 1  # the first is what the same GPU left behind
     parts = gather_parts(job, own[-1].rows)
     work_s = over_model(job, parts, least_s) * own[-1].rows["tp"] * own[-1].rows["cp"] / own[-1].rows["mbs"]
+    kind = most_of(job)
+    layer_s = least_s(parts.parts[kind])[parts.place] * work_s / over_model(job, parts, least_s)
     for floors in (own, again):
         assert floors[-1].sample_s == pytest.approx(work_s, rel=1e-12)
+        assert floors[-1].layer_s == pytest.approx(layer_s, rel=1e-12)
         for looser in floors:
             assert (looser.sample_s <= floors[-1].sample_s * (1 + 1e-9)).all()
             assert (looser.through_s <= floors[-1].through_s * (1 + 1e-9)).all()
+            assert (looser.layer_s <= floors[-1].layer_s * (1 + 1e-9)).all()
 
 
 def _closer_and_closer(floors: Floors) -> list[Floor]:
@@ -103,6 +109,21 @@ def test_no_pipeline_passes_its_stages_less_often(p: int, m: int) -> None:
         stages = StageSeconds(shared, 2 * shared, nothing, nothing[:, 1:])
         took_s = steps_s(schedule, p=p, v=1, m=m, stages=stages, blocking_p2p=False)
         assert least <= took_s.min() * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_quick_bounds_of_grids_are_below_what_their_meshes_take(name: str) -> None:
+    """Whole layers of each kind, an even share and the stages that wait: no mesh of a grid is bounded lower."""
+    job, counts, _ = case(name)
+    table = tabulate(job, CountSpace(job, counts))
+    rows = np.arange(0, len(table.grids), max(len(table.grids) // 400, 1))
+    meshes, _, grid = table.space.expand(table.grids[rows])
+    at = np.searchsorted(table.grids, grid)
+    work = stage_work(job, meshes, table.gathered.take(at))
+    bound_s = step.least_seconds(job, mesh_bound_s(meshes, work), table.waits[table.place[at]])
+    assert len(meshes)
+    assert (table.bound_s[at] <= bound_s * (1 + 1e-9)).all()
+    assert (meshes.columns["pp"] > 1).any()
 
 
 def test_no_strategy_is_doubted_less_than_the_least() -> None:

@@ -61,7 +61,7 @@ class Passes(NamedTuple):
 
 
 class StageTimes:
-    """Stage times of one micro-batch from part times, [mesh, sort]; ``again`` with layers that are run again."""
+    """Stage times of one micro-batch from part times, [mesh, sort]; ``again``: with those of running layers again."""
 
     def __init__(
         self, job: Job, gathered: Gathered, table: StageKinds, columns: Columns, *, again: bool = True

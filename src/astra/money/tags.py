@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 
 import msgspec
 
@@ -179,6 +180,19 @@ def _tag(usd: float, pool: Pool, *, market: str, source: str) -> PriceTag:
 
 def stale_warning(tag: PriceTag) -> str:
     """A sentence if the price is old."""
-    if tag.age_days is None or tag.age_days <= STALE_DAYS:
-        return ""
-    return f"The price of {tag.provider} {tag.instance} is {tag.age_days} days old ({tag.date}): check it."
+    return next(iter(stale_warnings([tag])), "")
+
+
+def stale_warnings(tags: Sequence[PriceTag]) -> list[str]:
+    """A sentence for the old prices of each provider and day."""
+    old: dict[tuple[str, str | None, int], list[str]] = {}
+    for tag in tags:
+        if tag.age_days is not None and tag.age_days > STALE_DAYS:
+            old.setdefault((tag.provider, tag.date, tag.age_days), []).append(tag.instance)
+    out = []
+    for (provider, date, days), instances in old.items():
+        several = list(dict.fromkeys(instances))
+        what, check = ("price", "it") if len(several) == 1 else ("prices", "them")
+        is_old = f"{'is' if len(several) == 1 else 'are'} {days} days old ({date}): check {check}."
+        out.append(f"The {what} of {provider} {', '.join(several)} {is_old}")
+    return out

@@ -22,7 +22,7 @@ from astra.errors import InputError, NoFeasiblePlan
 from astra.layers import weights as weights_of
 from astra.money.caps import Caps
 from astra.money.objectives import seconds_of
-from astra.money.tags import stale_warning
+from astra.money.tags import stale_warnings
 from astra.partition.problem import Effort
 from astra.renting.rent import HORIZON_S, offers_of, staged
 from astra.renting.report import notes_on
@@ -139,11 +139,10 @@ class _Search:
             f"{work.global_batch:,} samples of {work.seq:,} tokens" for work in (self.works[row.model] for row in rows)
         )
         parts = [self._chosen[row.model] for row in rows]
-        old = dict.fromkeys(stale_warning(part.offer.tag) for part in parts)
         return [
             f"A step is {' or '.join(works)} (--batch, --seq).",
             *notes_on(parts, self._shown, self.request.money),
-            *(warning for warning in old if warning),
+            *stale_warnings([part.offer.tag for part in parts]),
         ]
 
     def _watch(self) -> Callable[[float], None] | None:

@@ -23,7 +23,7 @@ POPULAR_GPUS: Final = ("H100-SXM5-80GB", "A100-SXM4-80GB", "H200-SXM5-141GB", "B
 POPULAR_PROVIDERS: Final = ("AWS", "Azure", "GCP", "CoreWeave", "Lambda")
 POPULAR_COUNT: Final = 256
 MOST_TRIED: Final = 2  # strategies of other GPUs
-MOST_REMARKED: Final = 3_000.0  # effort of all of them, half a second or so
+MOST_REMARKED: Final = 6_000.0  # effort of all of them, half a second at most
 
 
 def popular(
@@ -68,7 +68,7 @@ class _Remarks:
             job, sure = self.job_of(offer, gpus), strategy is not None or len(self.found) > self.before
             plain = are_plain if job.model.moe is not None else None
             by_count = best_on(job, self.effort, upper=self.upper, found=sure, below=step_s, hopeful=plain)
-        if by_count.strategies[0] is not None:
+        if by_count.strategies[0] is not None and by_count.step_s[0] < step_s:
             step_s, strategy = float(by_count.step_s[0]), by_count.strategies[0]
         least_s = float(by_count.open_s[0])
         if strategy is None:
@@ -81,18 +81,17 @@ class _Remarks:
         return self.found[-1]
 
     def _as_elsewhere(self, offer: Offer, gpus: int) -> tuple[float, Strategy | None]:
-        """A strategy found for as many other GPUs, and its step here: what is better is quicker.
+        """The best of the strategies found for as many other GPUs, and its step here: what is better is quicker.
 
         First those of GPUs that have no more memory, which have room here too, the nearest first.
         """
         own = offer.device.memory_bytes
         others = [one for one in self.found if one.gpus == gpus]
         others.sort(key=lambda one: (one.offer.device.memory_bytes > own, abs(one.offer.device.memory_bytes - own)))
-        known = list(dict.fromkeys(one.strategy for one in others))[:MOST_TRIED]
-        for strategy in known:
-            for made in refine(
-                self.job_of, self.options, [FoundOffer(offer, gpus, strategy, 0.0, 0.0, np.inf)], upper=self.upper
-            ):
+        steps: list[tuple[float, Strategy | None]] = [(np.inf, None)]
+        for strategy in list(dict.fromkeys(one.strategy for one in others))[:MOST_TRIED]:
+            here = FoundOffer(offer, gpus, strategy, 0.0, 0.0, np.inf)
+            for made in refine(self.job_of, self.options, [here], upper=self.upper):
                 result = made.estimate
-                return (result.step_s_range.high if self.upper else result.step_s), strategy
-        return np.inf, None
+                steps.append((result.step_s_range.high if self.upper else result.step_s, strategy))
+        return min(steps, key=lambda each: each[0])

@@ -19,7 +19,7 @@ from astra.money.front import knee
 from astra.money.objectives import Goal
 from astra.money.offers import Market
 from astra.money.rates import PREEMPTED_PER_MONTH, PREEMPTION_TOLD, STARTUP_SOURCE
-from astra.money.tags import owned_usd_per_gpu_h, stale_warning
+from astra.money.tags import owned_usd_per_gpu_h, stale_warnings
 from astra.renting.mixes import Mixed
 from astra.search.fleet.records import MixedEstimate
 from astra.search.front import OfferPart, Refined, choose
@@ -248,13 +248,16 @@ def _network_notes(parts: Sequence[OfferPart], shown: Market) -> list[str]:
             f"The links of {', '.join(assumed)} are not in the catalog: those of the usual server for the GPU were "
             "assumed, between servers too. Ask before you rent, or leave --assume-network out."
         ]
-    alone = {part.offer.tag.provider for part in parts if not part.offer.node_known}
-    single = [name for name in shown.single if name in alone]
-    if not single:
+    alone = [part.offer for part in parts if not part.offer.node_known and part.offer.tag.provider in shown.single]
+    by_seller = {offer.tag.provider: list[str]() for offer in sorted(alone, key=lambda offer: offer.tag.provider)}
+    for offer in alone:
+        by_seller[offer.tag.provider].append(offer.device.name)
+    if not alone:
         return []
+    servers = "; ".join(f"{', '.join(dict.fromkeys(gpus))} of {seller}" for seller, gpus in by_seller.items())
     return [
-        f"Nobody says what joins these servers of {', '.join(single)}: each is rented alone here. --assume-network "
-        "joins them by the usual network of their GPU; a column network in --prices says what you know."
+        f"Nobody says what joins servers of {servers}: each is rented alone here. --assume-network joins them by the "
+        "usual network of their GPU; a column network in --prices says what you know."
     ]
 
 
@@ -271,7 +274,7 @@ def _commitments(tags: Sequence[PriceTag]) -> list[str]:
 
 def _warnings(shown: list[Refined], chosen: list[Refined], goal: Goal, judged: str) -> list[str]:
     """Old prices, and caps that the choice crosses at the upper end of its error bar."""
-    warnings = [stale_warning(part.offer.tag) for one in shown for part in one.parts]
+    warnings = stale_warnings([part.offer.tag for one in shown for part in one.parts])
     top, cost = chosen[0], chosen[0].estimate.cost
     if cost is not None:
         counted = cost.expected if judged == "expected" and cost.expected is not None else cost
@@ -283,7 +286,7 @@ def _warnings(shown: list[Refined], chosen: list[Refined], goal: Goal, judged: s
             warnings.append(f"The budget is within doubt. {may} costs {show_dollars(usd)}.")
         if seconds > limit_s:
             warnings.append(f"The deadline is within doubt. {may} takes {show_seconds(seconds)}.")
-    return [warning for warning in dict.fromkeys(warnings) if warning]
+    return warnings
 
 
 def _few_steps(world: World) -> list[str]:

@@ -28,7 +28,7 @@ def choice_cells(choice: Choice, by: str) -> dict[str, str]:
         "$/GPU-h": f"{cost.price.usd_per_gpu_h:.2f}",
         "network": network_words(choice),
         "time": time_of(choice, by),
-        "cost": show_dollars(counted.usd),
+        "cost": at_least(choice) + show_dollars(counted.usd),
         "range": usd_spread(counted.usd_range),
         "ideal": show_dollars(cost.usd),
         "MWh": _thousands(cost.kwh),
@@ -38,7 +38,10 @@ def choice_cells(choice: Choice, by: str) -> dict[str, str]:
 
 
 def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, energy: bool = False) -> Part:
-    """One row per choice with its place on the whole front, fastest first; a narrow page has no room for prices."""
+    """One row per choice with its place on the whole front, fastest first; a narrow page has no room for prices.
+
+    What was chosen and is not on it, as where energy is the goal, has no place.
+    """
     wide, roomy = width >= WIDE, width >= 96
     grid = energy and any(choice.cost.kg_co2 is not None for _, choice in front)
     ideal = by == "expected" and wide and not energy and any(choice.cost.expected for _, choice in front)
@@ -51,7 +54,7 @@ def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, ene
         cells = choice_cells(choice, by)
         types = "\n+ ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
         marks = "".join(mark for role, mark in MARKS.items() if role in choice.roles)
-        named = [marks, *[str(number)] * numbered, types]
+        named = [marks, *[str(number or "-")] * numbered, types]
         out.add_row(*named, *(cells[head] for head in heads), style="bold" if choice.roles else "")
     return out
 
@@ -63,7 +66,7 @@ def strategies_below(front: Sequence[tuple[int, Choice]], width: int) -> list[Pa
     out = drawing.table(("#", "right"), ("strategy", "wrap"), gap=1)
     for number, choice in front:
         words = on_one_line(choice.strategy, choice.as_usual)
-        out.add_row(str(number), words, style="bold" if choice.roles else "")
+        out.add_row(str(number or "-"), words, style="bold" if choice.roles else "")
     return [drawing.blank(), out]
 
 
@@ -121,6 +124,12 @@ def own_words(found: BreakEven) -> str:
     if found.even_use is None:
         return f"{own}; {rented}, which is cheaper however much yours are used."
     return f"{own}; {rented}. Owning is cheaper from {found.even_use:.0%} of use on."
+
+
+def at_least(choice: Choice) -> str:
+    """What stands before a bill that is a floor, because nobody knows how long a reservation binds."""
+    prices = [part.price for part in choice.parts]
+    return "≥" if any(price.market == "reserved" and price.term_s is None for price in prices) else ""
 
 
 def usd_spread(usd: Range) -> str:

@@ -64,6 +64,7 @@ def _page(report: RentReport, shown: Sequence[Choice], columns: int, *, brief: b
     parts += [drawing.heading("Time against money", judged_words(report))]
     numbers = {id(choice): number for number, choice in enumerate(report.front, start=1)}
     rows = [(numbers[id(choice)], choice) for choice in shown]
+    rows += [(0, choice) for choice in report.chosen[:1] if "chosen" in choice.roles and choice not in report.front]
     parts.append(front_table(rows, columns, report.judged_by, energy=full or report.objective in ("energy", "co2")))
     parts += [*_merged(report, shown), *strategies_below(rows, columns)]
     about = [

@@ -78,12 +78,13 @@ def front_table(report: RentReport) -> str:
     """Every choice of the front."""
     before, after = ("from", "$/GPU-h", "network", "time", "cost"), ("range", "if nothing fails", "strategy")
     rows = []
-    for number, choice in enumerate(report.front, start=1):
+    beside = [choice for choice in report.chosen[:1] if "chosen" in choice.roles and choice not in report.front]
+    for number, choice in [*enumerate(report.front, start=1), *((0, choice) for choice in beside)]:
         cells, cost = choice_cells(choice, report.judged_by), choice.cost
         cells["range"] = " to ".join(map(show_dollars, astuple(judged(choice, report.judged_by).usd_range)))
         cells["if nothing fails"] = f"{show_seconds(cost.days * DAY_S)}, {show_dollars(cost.usd)}"
         gpus = " + ".join(f"{part.gpus}x{part.gpu}" for part in choice.parts)
-        rows.append((roles_of(choice), str(number), gpus, *(cells[head] for head in (*before, *after))))
+        rows.append((roles_of(choice), str(number or "-"), gpus, *(cells[head] for head in (*before, *after))))
     return table(("", "#", "GPUs", *before, *after), rows, left=(0, 2, 3, 5, 10))
 
 

@@ -13,11 +13,12 @@ import numpy as np
 
 from astra.columns import Column, Columns, cross, distinct
 from astra.cost import step
+from astra.layers.kinds import layer_kinds
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.search.degrees import degrees, expert_degrees
-from astra.search.floors import EXPERTS, PAIRS, SHARDS, Floor, Floors, SharedFloors
+from astra.search.floors import EXPERTS, PAIRS, SHARDS, Floor, Floors, SharedFloors, most_of
 from astra.search.least import flops_bound_s, least_passes, waits_on
 from astra.search.space import divisors
 from astra.spec.job import Job
@@ -47,6 +48,7 @@ class CountStream:
         self._floors = Floors(job, restrictions, self._columns, shared, effort)
         self._closer = self._floors.closer_and_closer()
         self._floor: Floor | None = None  # as far as known, of what may matter
+        self._layers = layer_kinds(job.model).count(most_of(job))
         self._waits, self._doubts = waits_on(job, counts), np.broadcast_to(doubts, len(counts))
 
     @property
@@ -68,9 +70,11 @@ class CountStream:
             return np.zeros(len(place))
         names = SHARDS if "mbs" in columns else EXPERTS if "ep" in columns else PAIRS
         numbers, mbs = self._floors.numbers, columns["mbs"] if "mbs" in columns else np.ones(1, np.int64)
-        sample_s, through_s = numbers.least(self._floor, names)[:, numbers.of(columns, names)]
-        passes = least_passes(self.job, self.job.workload.global_batch // (columns["dp"] * mbs), columns["pp"])
-        busy_s = np.maximum(sample_s * passes * mbs / (columns["tp"] * columns["cp"]), through_s)
+        sample_s, through_s, layer_s = numbers.least(self._floor, names)[:, numbers.of(columns, names)]
+        batches = self.job.workload.global_batch // (columns["dp"] * mbs)
+        passes, layers = least_passes(self.job, batches, columns["pp"]), np.ceil(self._layers / columns["pp"])
+        gpu_s = np.maximum(sample_s * passes, layer_s * layers * batches)
+        busy_s = np.maximum(gpu_s * mbs / (columns["tp"] * columns["cp"]), through_s)
         return np.asarray(step.least_seconds(self.job, busy_s, self._waits[place]) * self._doubts[place] * _LOOSE)
 
     def with_experts(self, columns: dict[str, Column], experts: dict[str, Column]) -> tuple[dict[str, Column], Ints]:

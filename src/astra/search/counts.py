@@ -166,11 +166,13 @@ def tabulate(job: Job, space: CountSpace, effort: Effort | None = None) -> Count
 
 
 def grid_bound_s(job: Job, space: CountSpace, grids: Ints, gathered: Gathered) -> Floats:
-    """No pipeline of a grid is faster: its busiest rank holds at least an even share and at least ceil(L/p) layers."""
-    depth, pp = len(layer_kinds(job.model)), space.grids["pp"][grids]
+    """No pipeline of a grid is faster: some rank holds an even share, ceil(L/p) layers, and as many of each kind."""
+    order, pp = layer_kinds(job.model), space.grids["pp"][grids]
     whole = over_model(job, gathered, least_s)
-    layer = np.min([least_s(gathered.parts[kind]) for kind in kinds(job.model)], axis=0)[gathered.place]
-    slowest = np.maximum(whole / pp, np.ceil(depth / pp) * layer)
+    layers = {kind: least_s(gathered.parts[kind])[gathered.place] for kind in kinds(job.model)}
+    slowest = np.maximum(whole / pp, np.ceil(len(order) / pp) * np.min([*layers.values()], axis=0))
+    for kind, layer in layers.items():
+        slowest = np.maximum(slowest, np.ceil(order.count(kind) / pp) * layer)
     m = space.microbatches[grids]
     return np.asarray(np.maximum(m * slowest, whole * least_passes(job, m, pp)))
 
@@ -210,6 +212,14 @@ def best_on(
     return search.go_on(found=found)
 
 
+def _ranks(place: Ints) -> Ints:
+    """The rank of each row among those of its place."""
+    order = np.argsort(place, kind="stable")
+    ranks = np.empty(len(place), np.int64)
+    ranks[order] = np.arange(len(place)) - np.searchsorted(place[order], place[order])
+    return ranks
+
+
 class _Waiting(NamedTuple):
     """Meshes that could be better with recompute."""
 
@@ -224,12 +234,14 @@ class CountSearch(Leaders):
     """The best plan of each count so far, and what is still to be looked at.
 
     With ``upper`` all steps, bounds and limits are those of the upper ends of the steps' intervals. Where choices that
-    set the limits are ``known`` already, most grids only have to be proven slower.
+    set the limits are ``known`` already, most grids only have to be proven slower. Where something good will do,
+    ``most`` are the grids of each count to look at.
     """
 
     def __init__(
-        self, job: Job, table: CountTable, limits: Limits, effort: Effort, *, upper: bool = False, known: bool = False
-    ) -> None:
+        self, job: Job, table: CountTable, limits: Limits, effort: Effort, *, upper: bool = False, known: bool = False,
+        most: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(job, table.space, keep=AT_ONCE)
         self.table, self._limits, self._effort = table, limits, effort
         self._waiting: list[_Waiting] = []
@@ -239,7 +251,10 @@ class CountSearch(Leaders):
         self._least_s[rows] *= self._doubts.least(table.space, table.grids[rows], table.place[rows])
         rows = rows[self._least_s[rows] < self.limit_s(table.place[rows])]
         gpu_seconds = self._least_s[rows] * table.space.counts[table.place[rows]]
-        self._todo = deque(growing(rows[np.argsort(gpu_seconds, kind="stable")], PROVEN if known else FIRST_GRIDS))
+        rows = rows[np.argsort(gpu_seconds, kind="stable")]
+        if most is not None:
+            rows = rows[_ranks(table.place[rows]) < most]
+        self._todo = deque(growing(rows, PROVEN if known else FIRST_GRIDS))
 
     def go_on(self, *, found: bool = False) -> BestByCount:
         """As far as the effort goes, though to a strategy that fits unless one was ``found`` elsewhere."""

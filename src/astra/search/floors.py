@@ -1,7 +1,8 @@
 """The least that a sample takes with each way to shard layers, whatever else a strategy chooses: quick floors first.
 
 A step does the GPU-seconds of all its samples, and a micro-batch goes through all layers there and back, one after
-another; weight gradients alone may wait.
+another; weight gradients alone may wait. Layers are whole: of the kind that most are of, some rank has as many as an
+even deal rounded up.
 
 The first floor is that of the same GPU in another node, without communication. The second has the node's own; where
 experts are split it is that of whole ones, as splitting sends more and repeats nothing less: at most the matrix
@@ -21,6 +22,8 @@ from astra.columns import Column, Columns, cross, distinct
 from astra.cost import effects, memory
 from astra.cost.parts import Part
 from astra.cost.stage import gather_parts, least_s, over_model
+from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.split import kinds
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints
 from astra.rules.can import rules_of
@@ -43,12 +46,11 @@ class Floor(NamedTuple):
     rows: Columns
     sample_s: Floats  # GPU-seconds of a sample
     through_s: Floats  # seconds of a micro-batch through all layers
+    layer_s: Floats  # GPU-seconds of a sample in one layer of the kind that most are of
 
     def take(self, some: Bools) -> Floor:
         """Some of them."""
-        return Floor(
-            {name: column[some] for name, column in self.rows.items()}, self.sample_s[some], self.through_s[some]
-        )
+        return Floor({name: column[some] for name, column in self.rows.items()}, *(each[some] for each in self[1:]))
 
 
 class ShardNumbers:
@@ -81,9 +83,9 @@ class ShardNumbers:
         return prod(self._sizes[name] for name in names)
 
     def least(self, floor: Floor, names: Sequence[str]) -> Floats:
-        """[2, number] the least of the rows of each number; infinite where there is none."""
-        out, number = np.full((2, self.size(names)), np.inf), self.of(floor.rows, names)
-        for least, seconds in zip(out, (floor.sample_s, floor.through_s), strict=True):
+        """[3, number] the least of the rows of each number; infinite where there is none."""
+        out, number = np.full((3, self.size(names)), np.inf), self.of(floor.rows, names)
+        for least, seconds in zip(out, floor[1:], strict=True):
             np.minimum.at(least, number, seconds)
         return out
 
@@ -93,7 +95,7 @@ class SharedFloors:
 
     def __init__(self) -> None:
         self.rows: dict[object, tuple[dict[str, Column], Floats]] = {}  # by facts: ways that are legal, and their bytes
-        self.compute: dict[str, Floats] = {}  # by GPU: [2, number] without communication; zero where nobody asked
+        self.compute: dict[str, Floats] = {}  # by GPU: [3, number] without communication; zero where nobody asked
 
 
 class Floors:
@@ -120,7 +122,7 @@ class Floors:
         rows, bytes_needed = self._shared.rows[key]
         fits = memory.fits(job, bytes_needed)
         nothing = np.zeros(int(fits.sum()))
-        return Floor({name: column[fits] for name, column in rows.items()}, nothing, nothing)
+        return Floor({name: column[fits] for name, column in rows.items()}, nothing, nothing, nothing)
 
     def closer_and_closer(self) -> Iterator[Callable[[Floor], Floor]]:
         """What makes floors closer, one after another."""
@@ -147,19 +149,21 @@ class Floors:
         work = self._work(few | {"etp": np.ones_like(few["etp"])}).take(place)
         at_peak_s = float(products_s(self.job, np.asarray(1))) / self.job.workload.global_batch
         spared_s = np.where(rows["etp"] > 1, np.maximum(work.products_s - at_peak_s / work.share, 0.0), 0.0)
+        spared_layer_s = np.where(rows["etp"] > 1, work.layer_products_s, 0.0)
         if self.job.pool.device.name not in self._shared.compute:
-            found = np.zeros((2, self.numbers.size(SHARDS)))
-            found[:, self.numbers.of(rows, SHARDS)] = work.floor_s(work.compute_s - spared_s)
+            found = np.zeros((3, self.numbers.size(SHARDS)))
+            layer_s = work.layer_compute_s - spared_layer_s
+            found[:, self.numbers.of(rows, SHARDS)] = work.floor_s(work.compute_s - spared_s, layer_s)
             self._shared.compute[self.job.pool.device.name] = found
-        return Floor(rows, *work.floor_s(work.whole_s - spared_s))
+        return Floor(rows, *work.floor_s(work.whole_s - spared_s, work.layer_s - spared_layer_s))
 
     def _with_all(self, floor: Floor) -> Floor:
         """Every way to split experts; those of whole ones are known unless the clock follows the power."""
         known = (floor.rows["etp"] == 1) & (not effects.clock_follows_power(self.job.runtime))
         work = self._work({name: column[~known] for name, column in floor.rows.items()})
-        sample_s, through_s = floor.sample_s.copy(), floor.through_s.copy()
-        sample_s[~known], through_s[~known] = work.floor_s(work.whole_s)
-        return Floor(floor.rows, sample_s, through_s)
+        found = np.stack(floor[1:])
+        found[:, ~known] = work.floor_s(work.whole_s, work.layer_s)
+        return Floor(floor.rows, *found)
 
     def _legal_rows(self, pairs: Ints, facts: dict[str, object]) -> dict[str, Column]:
         """All else a strategy chooses for each tp and cp, as far as no rule refuses it; what has dp and pp is left."""
@@ -186,7 +190,14 @@ class Floors:
         self._effort.spend(len(rows["tp"]) / SHARDINGS)
         figures = (least_s, _waiting_s, _compute_s, _products_s)
         whole_s, waiting_s, compute_s, products_s = (over_model(self.job, parts, figure) for figure in figures)
-        return _LayerWork(whole_s, waiting_s, compute_s, products_s, rows["tp"] * rows["cp"] / rows["mbs"])
+        part = parts.parts[most_of(self.job)]
+        one = (figure(part)[parts.place] for figure in (least_s, _compute_s, _products_s))
+        return _LayerWork(whole_s, waiting_s, compute_s, products_s, *one, rows["tp"] * rows["cp"] / rows["mbs"])
+
+
+def most_of(job: Job) -> LayerKind:
+    """The kind of layer that most are of."""
+    return max(kinds(job.model), key=layer_kinds(job.model).count)
 
 
 class _LayerWork(NamedTuple):
@@ -196,15 +207,18 @@ class _LayerWork(NamedTuple):
     waiting_s: Floats  # of it, weight gradients
     compute_s: Floats  # without communication
     products_s: Floats  # matrix products alone
+    layer_s: Floats  # the same through one layer of the kind that most are of
+    layer_compute_s: Floats
+    layer_products_s: Floats
     share: Floats  # what they times this are GPU-seconds of a sample
 
     def take(self, rows: Ints) -> _LayerWork:
         """Some of the rows."""
         return _LayerWork(*(column[rows] for column in self))
 
-    def floor_s(self, seconds: Floats) -> Floats:
-        """[2, row] of a sample and of a micro-batch."""
-        return np.stack([seconds * self.share, np.maximum(seconds - self.waiting_s, 0.0)])
+    def floor_s(self, seconds: Floats, layer_s: Floats) -> Floats:
+        """[3, row] of a sample, of a micro-batch, and of a sample in one layer."""
+        return np.stack([seconds * self.share, np.maximum(seconds - self.waiting_s, 0.0), layer_s * self.share])
 
 
 def _waiting_s(part: Part) -> Floats:

@@ -45,6 +45,7 @@ ROUNDING: Final = 1e-9  # figures of one choice, worked out in different orders
 # of it, the cheapest choice found cost a tenth too much.
 MOST_EFFORT: Final = 130_000.0
 BEGUN: Final = 3  # GPU types with large tables whose plainest grids are searched before any others
+MOST_BEGUN: Final = 192  # grids of a number of GPUs
 LEAST_SHARE: Final = 0.15  # of the effort left, for one turn
 _DONE: Final = object()
 
@@ -190,7 +191,8 @@ class FrontSearch:
             return False
         self._begun.add(job.pool.device.name)
         table = tabulate(job, CountSpace(job, counts, self._restrictions, hopeful=are_plain), self._effort)
-        search = CountSearch(job, table, self.limits(offer_search, table), self._effort, upper=self._upper)
+        limits = self.limits(offer_search, table)
+        search = CountSearch(job, table, limits, self._effort, upper=self._upper, most=MOST_BEGUN)
         self._go_on(offer_search, search)
         return True
 

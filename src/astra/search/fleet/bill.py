@@ -10,7 +10,7 @@ from astra.answer import PriceTag
 from astra.cost.lines import crossings, egress_usd
 from astra.money import rates
 from astra.money.bill import Hired, cost_of, hired
-from astra.money.tags import stale_warning, tag_of
+from astra.money.tags import stale_warnings, tag_of
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate
 from astra.spec.cluster import Pool
@@ -35,7 +35,7 @@ def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstima
     if len(tags) == len(result.used):
         together = Hired(*(sum(column) for column in zip(*machines.values(), strict=True)))
         cost = cost_of(fleet.job, result, options, _joined(tags, machines), together)
-    warnings = [warning for tag in tags.values() if (warning := stale_warning(tag))]
+    warnings = stale_warnings([*tags.values()])
     missing = [f"no price of {name} is known: give --usd-per-gpu-h or --prices" for name in result.used
                if name not in tags]  # fmt: skip
     return msgspec.structs.replace(
