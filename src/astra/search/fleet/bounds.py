@@ -256,6 +256,13 @@ class After:
             out[row] = own if place is None else own[:, place]
         return out
 
+    def of_whole_s(self, pool: int, dp: int, replicas: int, row: int) -> float:
+        """What follows a stage that holds the whole model: of so many replicas in all, ``dp`` hold what it updates."""
+        shards = self.pools[pool][1].shards
+        made = [self._moved(pool, some, int(shards.cp[row]), 1, None) for some in (dp, replicas)]
+        own_s, together_s = (one.update_s[one.place[int(shards.tp[row]), int(shards.ep[row])], -1] for one in made)
+        return float(self.tables(pool, replicas, (row,))[row][3, -1] + own_s - together_s)
+
     def _make_moved(self, pool: int, dp: int, cp: int, groups: int, way: cost.Wire | None) -> _Moved:
         """What does not depend on the micro-batch."""
         job, columns = self.pools[pool]

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from astra.search.fleet.dealing import Dealt, OpenGroup, Sharing, Way
 from astra.search.fleet.frames import Counts, FrameShape
 from astra.search.fleet.space import FrameSpace
-from astra.spec.mixed import Group, MixedStrategy, Segment
+from astra.spec.mixed import Group, MixedStrategy, Segment, cut_alike
 
 if TYPE_CHECKING:
     from astra.search.fleet.search import Costed, FleetCandidate, Planner
@@ -167,11 +167,12 @@ Best = dict[tuple[int, int, int], Shares]  # by pools that are used, replicas an
 def more_of_few(planner: Planner, counts: Counts, limit_s: float) -> list[list[FleetCandidate]]:
     """What only a small fleet is asked for: replicas that are dealt the batch one by one, and pools cut in two."""
     cut = _cut_in_two(planner, counts, SPREAD * limit_s) if sum(counts) <= FEWEST_GPUS else []
-    return [planner.shared(dealt_alike(planner.frame_space, counts, limit_s)), planner.shared(one.dealt for one in cut)]
+    dealt = [dealt_alike(planner.frame_space, counts, limit_s), *([one.dealt for one in some] for some in cut)]
+    return [planner.shared(some) for some in dealt]
 
 
-def _cut_in_two(planner: Planner, counts: Counts, limit_s: float) -> list[Sharing]:
-    """The best of two pipelines, or a pipeline and a group, with any parts of the pools."""
+def _cut_in_two(planner: Planner, counts: Counts, limit_s: float) -> list[list[Sharing]]:
+    """The best of two pipelines, or a pipeline and a group, with any parts of the pools, and of such that are alike."""
 
     @cache
     def groups(part: Counts) -> list[OpenGroup]:
@@ -188,7 +189,11 @@ def _cut_in_two(planner: Planner, counts: Counts, limit_s: float) -> list[Sharin
         several = sum(gpus > 0 for gpus in one) > 1
         if several and any(other) and (one >= other or sum(gpus > 0 for gpus in other) == 1):
             ways += product(groups(one), groups(other))
-    return planner.groups.dealer(ways, limit_s, KEPT).best()
+    alike = [way for way in ways if cut_alike(part.group(part.round) for part in way)]  # they reduce together
+    return [
+        planner.groups.dealer(ways, limit_s, KEPT).best(),
+        planner.groups.dealer(alike, limit_s, KEPT, alike=True).best(),
+    ]
 
 
 def dealt_alike(space: FrameSpace, counts: Counts, limit_s: float) -> list[Dealt]:
@@ -215,11 +220,6 @@ def _group(space: FrameSpace, share: _Share) -> Group:
         recompute=share.shape.recompute,  # type: ignore[arg-type]
     )  # fmt: skip
     return Group(dp=share.dp, mbs=share.mbs, microbatches=share.microbatches, segments=(segment,))
-
-
-def _end_s(space: FrameSpace, pool: int, dp: int, row: int) -> float:
-    """What follows a stage that holds the whole model, with so many replicas."""
-    return float(space.after.tables(pool, dp, (row,))[row][3, -1])
 
 
 def _over_pools(space: FrameSpace, counts: Counts, tp: int, replicas: int, limit_s: float) -> Best:
@@ -276,7 +276,7 @@ def _shares(space: FrameSpace, pool: int, degrees: tuple[int, int, int], limit_s
             if (shape.tp, shape.ep) != (tp, 1) or held + choice.last_bytes > choice.limit_bytes:
                 continue
             each_s = choice.time_s[-1] + choice.first_s + choice.last_s
-            end_s = max(_end_s(space, pool, some, shape.row) for some in (dp, replicas))
+            end_s = space.after.of_whole_s(pool, dp, replicas, shape.row)
             for m in range(1, space.batch // (dp * mbs) + 1):
                 share = _Share(pool, dp, mbs, m, shape, float(m * each_s) + end_s)
                 if share.done_s >= limit_s:

@@ -30,7 +30,6 @@ FEW_GPUS: Final = 64  # a pool that may be cut over groups
 MOST_SETS: Final = 16  # of pools that shares are asked for
 LITTLE: Final = 0.005  # of a step
 IMITATED: Final = 2  # groups of each pool whose shape is tried on the others
-CUT: Final = 3  # groups of each part of a pool that is cut
 ROUNDS: Final = 3  # of looking for shares that come out more even
 NEAREST: Final = 6  # shares of all pools together that are looked at in a round, and one more of each
 LEAST_NEW: Final = 0.1  # rounds of micro-batches that a share must bring, as far as it is near
@@ -91,9 +90,9 @@ class GroupSearch:
         self.left_open |= dealer.left_open
         return found
 
-    def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT) -> Dealer:
-        """Who deals the batch to some ways to use pools."""
-        return Dealer(ways, self.batch, self.wire, keep=keep, below=limit)
+    def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT, *, alike: bool = False) -> Dealer:
+        """Who deals the batch to some ways to use pools; ``alike``: as if groups had nothing to exchange."""
+        return Dealer(ways, self.batch, (lambda _: None) if alike else self.wire, keep=keep, below=limit)
 
     def of_part(self, pool: int, gpus: int, share: float, limit: float) -> list[OpenGroup]:
         """Groups of a part of a pool, also for about a share of the batch."""
@@ -113,8 +112,7 @@ class GroupSearch:
         found: list[Sharing] = []
         for groups in shapes.values():
             if len({group.pools for group in groups}) > 1:
-                ways: list[Way] = [(group,) for group in groups]
-                found += Dealer(ways, self.batch, lambda _: None, keep=1, below=np.inf).best()
+                found += self.dealer([(group,) for group in groups], np.inf, 1, alike=True).best()
         return sorted(found, key=lambda one: one.seconds)[:KEPT]
 
     def _known(self, counts: Counts) -> list[OpenGroup]:
@@ -293,9 +291,10 @@ class GroupSearch:
         return ways
 
     def _quickest(self, pool: int, gpus: int) -> list[OpenGroup]:
-        """A few groups of a part of a pool."""
+        """Of the groups of a part of a pool the quickest of each number of samples that they take at a time."""
         groups = undominated(self.menus.known(pool, gpus), self.menus.wires)
-        return sorted(groups, key=lambda group: group.share.unit_s / group.share.samples)[:CUT]
+        ranked = sorted(groups, key=lambda group: -group.share.unit_s / group.share.samples)
+        return list({group.share.samples: group for group in ranked}.values())
 
     def _wire_of(self, pools: Iterable[int]) -> cost.Wire | None:
         return self.wire(sum(1 << pool for pool in pools))
