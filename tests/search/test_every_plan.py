@@ -15,10 +15,11 @@ from tests.tiers import sampled
 
 # Among them what was missed: groups alike, micro-batches of their own, whole micro-batches, orders, unequal cuts,
 # groups beside a pool with a slow network that stays idle, pipelines of two micro-batches over more pools than seem so,
-# pools cut between a pipeline and a group, or between two pipelines that cut the model alike, pools cut unevenly, groups
-# that fit with one micro-batch and not with two.
+# pools cut between a pipeline and a group, or between two pipelines that cut the model alike, pools cut unevenly,
+# groups that fit with one micro-batch and not with two, splits that suit another micro-batch of one pool.
 QUICK = (4, 5, 6, 8, 12, 19, 62, 78, 95, 534, 2018, 2527, 2555, 2591, 2616, 3066, 3094, 4017, 5042, 5169, 5193, 7265,
-         20368, 20372, 20399, 20512, 20719, 22029)  # fmt: skip
+         20368, 20372, 20399, 20512, 20719, 22029,
+         23018, 23170)  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", sampled(QUICK, every=2))

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from astra.cost.mixed import Wire, slowest_between
+from astra.provenance import Source
 from astra.search.fleet.dealing import Dealt, OpenGroup, Sharing, Way
 from astra.search.fleet.frames import Counts, FrameShape
 from astra.search.fleet.space import FrameSpace
@@ -141,6 +143,7 @@ def _dealt(segments: Sequence[Segment], giver: tuple[int, int], taker: tuple[int
 
 KEPT: Final = 6  # ways to share the batch
 SPREAD: Final = 1.1  # of a limit: the closed form is above the simulator
+NO_WIRE: Final = Wire(inf, 0.0, Source.ASSUMED)  # of a single GPU, which is never the slowest
 FEWEST_GPUS: Final = 8  # of a fleet whose pools are cut in every way
 
 
@@ -269,14 +272,14 @@ def _shares(space: FrameSpace, pool: int, degrees: tuple[int, int, int], limit_s
     node = space.fleet.cluster.pools[pool].node.gpus
     if not space.limits.allows("dp", dp) or (dp * tp > node and dp * tp % node):
         return
-    best: dict[int, _Share] = {}
+    best, way = dict[int, _Share](), slowest_between(space.fleet.cluster, [pool]) or NO_WIRE
     for mbs in space.mbs:
         for choice, shape in zip(*space.choices(pool, dp, mbs, 1, 1), strict=True):
             held = choice.stay_bytes[-1] + choice.kept_bytes[-1] + choice.fixed_bytes + choice.first_bytes
             if (shape.tp, shape.ep) != (tp, 1) or held + choice.last_bytes > choice.limit_bytes:
                 continue
             each_s = choice.time_s[-1] + choice.first_s + choice.last_s
-            end_s = space.after.of_whole_s(pool, dp, replicas, shape.row)
+            end_s = float(space.after.tables(pool, dp, (shape.row,), 2, way, replicas)[shape.row][3, -1])
             for m in range(1, space.batch // (dp * mbs) + 1):
                 share = _Share(pool, dp, mbs, m, shape, float(m * each_s) + end_s)
                 if share.done_s >= limit_s:
