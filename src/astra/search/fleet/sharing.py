@@ -165,7 +165,7 @@ class GroupSearch:
     def _look_near(self, counts: Counts, pools: Iterable[int], best_s: float) -> bool:
         """Ask for shares that let all pools end sooner than the best known, and say whether new groups were found.
 
-        With more than the groups of a pool can do in that time, or with less than the others leave, nothing ends sooner.
+        With more than a pool's groups can do in that time, or with less than the others leave, nothing ends sooner.
         """
         wire, wanted = self._wire_of(pools), list[Asked]()
         able = {pool: self._able(pool, counts[pool], best_s, wire) for pool in pools}
