@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain, islice, permutations, product
+from itertools import chain, combinations, islice, permutations, product
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -207,13 +207,19 @@ def dealt_alike(space: FrameSpace, counts: Counts, limit_s: float) -> list[Dealt
         return []
     found = [
         (max(share.done_s for share in shares), tuple(_group(space, share) for share in shares))
+        for some in _each_set([pool for pool, gpus in enumerate(counts) if gpus])
         for tp, ep in space.settings
         if ep == 1
-        for replicas in range(2, sum(gpus // tp for gpus in counts) + 1)
-        for (_, dealt, _), shares in _over_pools(space, counts, tp, replicas, limit_s).items()
-        if dealt == replicas and len(shares) > 1
+        for replicas in range(2, sum(counts[pool] // tp for pool in some) + 1)
+        for (used, dealt, _), shares in _over_pools(space, counts, some, (tp, replicas), limit_s).items()
+        if dealt == replicas and len(shares) > 1 and used == sum(1 << pool for pool in some)
     ]
     return sorted(found, key=lambda one: one[0])[:KEPT]
+
+
+def _each_set(pools: Sequence[int]) -> list[tuple[int, ...]]:
+    """Every set of some pools: which wire its replicas reduce over depends on all of them."""
+    return [some for size in range(1, len(pools) + 1) for some in combinations(pools, size)]
 
 
 def _group(space: FrameSpace, share: _Share) -> Group:
@@ -225,11 +231,14 @@ def _group(space: FrameSpace, share: _Share) -> Group:
     return Group(dp=share.dp, mbs=share.mbs, microbatches=share.microbatches, segments=(segment,))
 
 
-def _over_pools(space: FrameSpace, counts: Counts, tp: int, replicas: int, limit_s: float) -> Best:
-    """The best ways to deal the whole batch to at most so many replicas of one degree."""
+def _over_pools(
+    space: FrameSpace, counts: Counts, pools: Sequence[int], sizes: tuple[int, int], limit_s: float
+) -> Best:
+    """The best ways to deal the whole batch to replicas on some pools; ``sizes`` are tp and the most replicas."""
+    way, replicas = slowest_between(space.fleet.cluster, pools) or NO_WIRE, sizes[1]
     by_samples: dict[int, Best] = {0: {(0, 0, 0): ()}}
-    for pool, gpus in enumerate(counts):
-        options = _of_pool(space, pool, (gpus, tp, replicas), limit_s)
+    for pool in pools:
+        options = _of_pool(space, pool, (counts[pool], *sizes), limit_s, way)
         wider = {samples: dict(best) for samples, best in by_samples.items()}
         for (before, best), (more, own) in product(by_samples.items(), options.items()):
             if before + more <= space.batch:
@@ -240,11 +249,11 @@ def _over_pools(space: FrameSpace, counts: Counts, tp: int, replicas: int, limit
     return by_samples.get(space.batch, {})
 
 
-def _of_pool(space: FrameSpace, pool: int, sizes: tuple[int, int, int], limit_s: float) -> dict[int, Best]:
+def _of_pool(space: FrameSpace, pool: int, sizes: tuple[int, int, int], limit_s: float, way: Wire) -> dict[int, Best]:
     """By samples: the best groups on a pool, one or two; ``sizes`` are its GPUs, tp and the replicas of all pools."""
     gpus, tp, replicas = sizes
     most = min(gpus // tp, replicas)
-    shares = [share for dp in range(1, most + 1) for share in _shares(space, pool, (dp, tp, replicas), limit_s)]
+    shares = [share for dp in range(1, most + 1) for share in _shares(space, pool, (dp, tp, replicas), limit_s, way)]
     best: dict[int, Best] = {}
     for share in shares:
         _keep(best.setdefault(share.samples, {}), (share,))
@@ -263,7 +272,7 @@ def _keep(best: Best, shares: Shares) -> None:
         best[key] = shares
 
 
-def _shares(space: FrameSpace, pool: int, degrees: tuple[int, int, int], limit_s: float) -> Iterator[_Share]:
+def _shares(space: FrameSpace, pool: int, degrees: tuple[int, int, int], limit_s: float, way: Wire) -> Iterator[_Share]:
     """What some replicas of a pool can do in time: each number of samples with its best micro-batch.
 
     Each reduces with those of all pools, and updates what its own group holds; ``degrees`` are dp, tp and all replicas.
@@ -272,7 +281,7 @@ def _shares(space: FrameSpace, pool: int, degrees: tuple[int, int, int], limit_s
     node = space.fleet.cluster.pools[pool].node.gpus
     if not space.limits.allows("dp", dp) or (dp * tp > node and dp * tp % node):
         return
-    best, way = dict[int, _Share](), slowest_between(space.fleet.cluster, [pool]) or NO_WIRE
+    best: dict[int, _Share] = {}
     for mbs in space.mbs:
         for choice, shape in zip(*space.choices(pool, dp, mbs, 1, 1), strict=True):
             held = choice.stay_bytes[-1] + choice.kept_bytes[-1] + choice.fixed_bytes + choice.first_bytes
