@@ -48,23 +48,30 @@ def best_splits(
 ) -> list[Candidate]:
     """What a search found, with the best split where that may make one the best; ``timed`` are its parts.
 
-    Given what it had to keep to, the first is also tried with other micro-batches.
+    Given what it had to keep to, the first is also tried with other micro-batches, and without recompute.
     """
     limit_s = candidates[0].step_s * (1 + NEAR)
     near = [one for one in candidates if one.step_s * (1 - _unequal(job, one.strategy)) <= limit_s]
-    able = () if restrictions is None else _other_microbatches(job, candidates[0].strategy)
-    others = [Candidate(one, inf) for one in able if restrictions is None or restrictions.allows("mbs", one.mbs)]
+    others = [] if restrictions is None else _variants(job, candidates[0].strategy, restrictions)
     polished = all_polished(job, [*near, *others], user_rules, timed)
     found = dict(zip(near, polished, strict=False))
     return [found.get(one, one) for one in candidates] + [one for one in polished[len(near) :] if one.step_s < inf]
 
 
-def _other_microbatches(job: Job, strategy: Strategy) -> list[Strategy]:
-    """The same with half and twice the micro-batch, where there are so few that another split may be worth more."""
+def _variants(job: Job, strategy: Strategy, restrictions: Restrictions) -> list[Candidate]:
+    """The same with half and twice the micro-batch, and without recompute: another split may make room, or less bubble.
+
+    Only where there are few micro-batches.
+    """
     own, batch = job.workload.global_batch // strategy.dp, strategy.mbs
     if strategy.vp > 1 or not 1 < strategy.pp <= FEW_STAGES or own > FEW * strategy.pp * batch:
         return []
-    return [replace(strategy, mbs=mbs) for mbs in (batch // 2, 2 * batch) if mbs and own % mbs == 0]
+    others = [replace(strategy, mbs=mbs) for mbs in (batch // 2, 2 * batch) if mbs and own % mbs == 0]
+    usual = Strategy()
+    kept = {name: getattr(usual, name) for name in ("recompute", "method", "recompute_layers", "modules")}
+    others += [replace(strategy, **kept)] if strategy.recompute != "none" else []
+    allowed = (one for one in others if restrictions.allows("mbs", one.mbs))
+    return [Candidate(one, inf) for one in allowed if restrictions.allows("recompute", one.recompute)]
 
 
 def _unequal(job: Job, strategy: Strategy) -> float:
