@@ -32,17 +32,20 @@ POLISHED: Final = 2  # plans that are moved
 FEW_SEGMENTS: Final = 3  # up to here every order is tried
 FEW_MOVES: Final = 20  # up to here the best of all moves is made, else the first that is better
 MOST: Final = 60  # strategies that are tried
+SMALL: Final = 16  # GPUs
 
 
 def polished(planner: Planner, counts: Counts, plans: Sequence[Costed]) -> list[Costed]:
     """The best pipelines over pools in a better order or split, where the simulator finds one."""
     gpus = dict(zip(planner.fleet.names, counts, strict=True))
+    small = sum(counts) <= SMALL  # there is always time to move its plans
 
     def timed(strategy: MixedStrategy) -> float:
         """Infinite where it is not legal, does not fit or nothing may be spent any more."""
         (group,), limits = strategy.groups, planner.limits
         allowed = limits.allows("pp", group.stages) and all(limits.allows("tp", one.tp) for one in group.segments)
-        if planner.effort.over or not (allowed and limits.allows("mbs", group.mbs)):
+        spent = planner.effort.late if small else planner.effort.over
+        if spent or not (allowed and limits.allows("mbs", group.mbs)):
             return inf
         result = planner.full_estimate(strategy).estimate
         return result.step_s if result.fits and result.legal else inf

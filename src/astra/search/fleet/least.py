@@ -12,11 +12,12 @@ from astra.columns import Column, Columns, cross
 from astra.cost.parts import Part
 from astra.cost.stage import gather_parts, over_model
 from astra.rules.restrictions import Restrictions
+from astra.search.attempts import alternatives, attempts, roomiest
 from astra.search.degrees import expert_degrees
 from astra.search.fleet.frames import MOST_TOKENS, MOST_TP
 from astra.search.fleet.pools import Fleet
 from astra.search.space import divisors
-from astra.search.words import attempts, beside, roomiest, settled
+from astra.search.words import settled
 from astra.spec.job import Job
 
 BETWEEN: Final = 0.97  # of the least: micro-batches between those looked at may have quicker products
@@ -44,7 +45,7 @@ def _spoken(job: Job) -> Iterator[Job]:
     yield job
     for attempt in attempts(roomiest(own, free), free):
         yield attempt.job
-        yield from (other.job for other in beside(attempt))
+        yield from (other.job for other in alternatives(attempt))
 
 
 def _sample_s(job: Job) -> float:

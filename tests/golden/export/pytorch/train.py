@@ -52,8 +52,8 @@ RESHARD = 'never'  # never: gathered weights stay until the step's end
 GLOBAL_BATCH = 1024  # samples of a step
 SEQ = 4096  # tokens of a sample
 PRECISION = 'bf16'  # products; weights, their gradients and the optimizer are fp32. Or tf32: all of it
-# Groups of replicas in the order of their ranks, each with its own of the first eleven constants, its samples of a
-# step and the GPUs it is meant for (names and pipeline ranks). The first has those above. Empty: all replicas are alike.
+# Groups of replicas in the order of their ranks, each with its own of the first eleven constants, its samples of a step
+# and the GPUs it is meant for (names and pipeline ranks). The first has those above. Empty: all replicas are alike.
 GROUPS: tuple[dict[str, Any], ...] = ()
 SHARES = ()  # of the groups in one state that all replicas share; empty: every group has its own
 STEPS = 238419
