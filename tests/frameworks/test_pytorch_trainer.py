@@ -58,6 +58,7 @@ GROUPS = [
     {"tp2 pp2 mbs2 zero0 overlap=grad layers=3,1": 10, "dp2 mbs1 zero0 overlap=grad recompute=full": 6},
     {"dp2 mbs1 zero3 reshard=always overlap=grad,param": 10, "tp2 mbs3 zero3 reshard=always overlap=grad,param": 6},
     {"tp2 dp2 mbs1 sp zero3 reshard=never overlap=grad,param": 8, "pp2 vp2 mbs2 zero3 overlap=grad,param,p2p": 8},
+    {"dp2 mbs2 zero3 reshard=never overlap=grad,param": 12, "mbs4 zero0 overlap=grad": 4},
     {"mbs4 zero0 overlap=grad": 8, "mbs1 zero0 overlap=grad": 3, "dp1 mbs5 zero0 overlap=grad": 5},
 ]  # fmt: skip
 
@@ -88,19 +89,27 @@ def launch_of(strategy: str, model: ModelSpec = LLAMA, **request: Any) -> Launch
     return launch
 
 
+SETTINGS = {
+    **os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",  # some virtual machines announce bf16 units that they do not let run
+}  # fmt: skip
+
+
+def free_port() -> int:
+    """Of this machine."""
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return int(found.getsockname()[1])
+
+
 def torchrun(folder: Path, processes: int, *flags: str) -> subprocess.CompletedProcess[str]:
     """The exported file, by real processes that meet at a free port."""
     if not ready("torch"):
         pytest.skip(".venvs/torch could not be made (see make test-frameworks)")
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        port = found.getsockname()[1]
     command = [str(python_of("torch")), "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    command += ["--master-port", str(port), str(folder / "train.py"), *flags]
-    settings = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    settings["ONEDNN_MAX_CPU_ISA"] = "AVX2"  # some virtual machines announce bf16 units that they do not let run
+    command += ["--master-port", str(free_port()), str(folder / "train.py"), *flags]
     for _ in range(2):  # threads of gloo abort a process that ends, once in many runs on a busy machine
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=settings)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=SETTINGS)
         if "terminate called without an active exception" not in ended.stderr:
             break
     return ended
@@ -111,7 +120,12 @@ def train(folder: Path, launch: Launch, *flags: str) -> list[Step]:
     write(folder, TRAINER.files(launch))
     ended = torchrun(folder, launch.gpus, "--lr", "0.01", *(flags or ("--steps", "3")))
     assert ended.returncode == 0, ended.stderr[-3000:]
-    found = re.findall(r"^step \d+ loss (\S+) norm (\S+) ", ended.stdout, re.MULTILINE)
+    return steps_of(ended.stdout)
+
+
+def steps_of(printed: str) -> list[Step]:
+    """What the trainer says of its steps."""
+    found = re.findall(r"^step \d+ loss (\S+) norm (\S+) ", printed, re.MULTILINE)
     return [Step(float(loss), float(norm)) for loss, norm in found]
 
 
@@ -144,6 +158,28 @@ def grouped(groups: dict[str, int], model: ModelSpec = LLAMA, shares: tuple[int,
 @pytest.mark.parametrize("groups", GROUPS, ids=str)
 def test_unlike_groups_train_as_one_process_does(alone: list[Step], groups: dict[str, int], tmp_path: Path) -> None:
     same(train(tmp_path, grouped(groups)), alone)
+
+
+@pytest.mark.parametrize("groups", GROUPS, ids=str)
+def test_groups_that_are_jobs_of_their_own_train_as_one_process_does(
+    alone: list[Step], groups: dict[str, int], tmp_path: Path
+) -> None:
+    if not ready("torch"):
+        pytest.skip(".venvs/torch could not be made (see make test-frameworks)")
+    write(tmp_path, TRAINER.files(grouped(groups)))
+    path = f"{python_of('torch').parent}{os.pathsep}{os.environ['PATH']}"
+    settings = SETTINGS | {"PATH": path, "BRIDGE_PORT": str(free_port())}
+    jobs = [
+        subprocess.Popen(
+            ["bash", str(tmp_path / "job.sh"), str(place), "--lr", "0.01", "--steps", "3"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=settings | {"MASTER_PORT": str(free_port())},
+        )
+        for place in range(len(groups))
+    ]  # fmt: skip
+    ended = [(*job.communicate(timeout=300), job.returncode) for job in jobs]
+    assert [code for *_, code in ended] == [0] * len(groups), [err[-1500:] for _, err, _ in ended]
+    same(steps_of(ended[0][0]), alone)
+    assert not any(steps_of(out) for out, *_ in ended[1:])
 
 
 @pytest.mark.parametrize(("groups", "shares"), SHARED, ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,20 +55,29 @@ def test_the_best_plan_of_each_runtime(gpus: int) -> None:
     planned = astra.plan(MODEL, gpus=fleet, runtime="flagscale", launchable=True, **work)
     assert planned.best.strategy == rows["FlagScale"].strategy
     assert "The best plan of each runtime" in str(answer)
-    for row in rows.values():  # what nothing starts is told so
-        assert bool(row.why) == (row.target is None)
-    assert "nothing exports the bridge" in " ".join(str(answer).split())
+    assert all(row.target and not row.why for row in rows.values())
 
 
-def test_what_only_a_bridge_would_run_is_told_so() -> None:
+def test_groups_that_only_jobs_of_their_own_join(tmp_path: Path) -> None:
+    fleet = ["8xH100", "8xMI300X"]
+    answer = astra.plan(MODEL, gpus=fleet, runtime="pytorch", top=20, rank="expected", **WORK)
+    runs = {plan.rank: plan.estimate.runs_on for plan in answer.plans if isinstance(plan.estimate, MixedEstimate)}
+    joined = [rank for rank, names in runs.items() if "jobs with a gradient bridge" in names]
+    assert joined
+    assert all("PyTorch trainer" not in runs[rank] for rank in joined)  # no library moves what GPUs of both have
+    written = astra.export(answer, "pytorch", rank=joined[0], folder=tmp_path)["files"]
+    assert {Path(file).name for file in written} == {"train.py", "job.sh", "README.md"}
+
+
+def test_what_nothing_runs_is_told_so() -> None:
     groups = (
         "[m4: H100-SXM5-80GB tp2 pp4 vp2 dp1 mbs8 sp zero1 layers=4*8] "
         "[m4: A100-SXM4-80GB tp2 pp4 vp2 dp1 mbs8 sp zero1 layers=4*3,5,4*2,3,4]"
     )
     found = astra.estimate(MODEL, gpus=FLEET, strategy=groups, **WORK)
     assert isinstance(found, MixedEstimate)
-    assert found.runs_on == ["jobs with a gradient bridge"]
-    assert "nothing exports the bridge" in runs_sentence(found)
+    assert not found.runs_on
+    assert "No known runtime runs it as it is" in runs_sentence(found)
 
 
 def test_one_pool_has_a_runtime_of_its_own() -> None:

@@ -48,8 +48,13 @@ def torchrun(launch: Launch, program: str, arguments: str) -> str:
     """The last command of a script; ``program`` and ``arguments`` are shell text."""
     sizes = {mesh.pool.gpus_per_node for mesh in launch.meshes}
     each = str(launch.gpus_per_node) if len(sizes) == 1 else '"$GPUS_PER_NODE"'
+    return run(str(launch.nodes), each, program, arguments)
+
+
+def run(nodes: str, each: str, program: str, arguments: str) -> str:
+    """So many nodes with so many processes each."""
     return (
-        f"exec torchrun --nnodes {launch.nodes} --nproc-per-node {each} \\\n"
+        f"exec torchrun --nnodes {nodes} --nproc-per-node {each} \\\n"
         '  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\\n'
         f"  {program} {arguments}"
     )

@@ -15,8 +15,8 @@ from typing import Any, Final
 from astra.errors import InputError
 from astra.export.base import WHOLE_NODES, Exporter, Launch, Left, Limit, header, joined, template
 from astra.export.imported import ImportedLaunch
-from astra.export.launch_script import HERE, RENDEZVOUS, host_order, node_sizes, torchrun
-from astra.export.quoting import python
+from astra.export.launch_script import HERE, RENDEZVOUS, host_order, node_sizes, run, torchrun
+from astra.export.quoting import comment, python
 from astra.spec.mixed import Group, MixedStrategy, Segment, plain_group, pool_word
 from astra.spec.model import ModelSpec, Rotary
 from astra.spec.names import as_name
@@ -29,16 +29,23 @@ END: Final = "# --- End of the plan ---"
 _CONSTANT: Final = re.compile(r"([A-Z_]+)(: [^=]+)? = .*?(  # .*)?")
 
 
+def _several_vendors(launch: Launch) -> bool:
+    return len({mesh.pool.device.vendor for mesh in launch.meshes}) > 1
+
+
 def _uneven_groups(launch: Launch) -> bool:
     parts = launch.groups or (launch,)
     return any(len({(mesh.tp, mesh.cp, mesh.ep, mesh.recompute) for mesh in part.meshes}) > 1 for part in parts)
 
 
 def _files(launch: Launch) -> dict[str, str]:
-    return {
-        "train.py": program(launch),
-        "launch.sh": _script(launch),
-    }
+    together = {} if _several_vendors(launch) else {"launch.sh": _script(launch)}
+    apart = {"job.sh": _job(launch)} if able_apart(launch) else {}
+    return {"train.py": program(launch), **together, **apart}
+
+
+def _notes(launch: Launch) -> str:
+    return template("pytorch_notes.md") + template("pytorch_jobs.md") * able_apart(launch)
 
 
 def _left(launch: Launch) -> list[Left]:
@@ -58,15 +65,21 @@ PYTORCH: Final = Exporter(
     takes_groups=True,
     limits=(
         Limit("tp", "a group of replicas has one tp and recompute setting for every stage", _uneven_groups),
-        Limit("zero", "all groups of replicas share their state alike",
-              lambda it: len({(one.strategy.zero, one.strategy.shard, one.strategy.reshard) for one in it.groups}) > 1),
         Limit("tp", "groups that share one state have one GPU for each replica",
               lambda it: bool(it.shares) and any(one.strategy.tp > 1 for one in it.groups)),
+        Limit("cluster", "GPUs of several vendors are joined only where each group of replicas is a job of its own",
+              lambda it: _several_vendors(it) and not able_apart(it)),
         WHOLE_NODES,
     ),
     made=_files,
     left=_left,
+    notes=_notes,
 )  # fmt: skip
+
+
+def able_apart(launch: Launch) -> bool:
+    """Whether each group can be a job of its own."""
+    return bool(launch.groups) and not launch.shares and all(len(part.meshes) == 1 for part in launch.groups)
 
 
 def program(launch: Launch) -> str:
@@ -105,11 +118,9 @@ def _filled(line: str, values: dict[str, Any]) -> str:
 
 def constants(launch: Launch) -> dict[str, Any]:
     """Everything the plan decides, by the trainer's names."""
-    strategy, workload = launch.strategy, launch.workload
-    tokens = workload.tokens
+    workload, tokens = launch.workload, launch.workload.tokens
     return {
         **_of_group(launch),
-        **_fields(strategy, _OF_ALL),
         "GLOBAL_BATCH": workload.global_batch,
         "SEQ": workload.seq,
         "PRECISION": workload.precision,
@@ -129,9 +140,8 @@ def constants(launch: Launch) -> dict[str, Any]:
 # The trainer's constants that are fields of the strategy and of the model: written and read by these.
 _OF_GROUP: Final = {
     "TP": "tp", "SP": "sp", "PP": "pp", "SCHEDULE": "schedule", "LAYERS": "layers", "DP": "dp",
-    "RECOMPUTE": "recompute", "MICRO_BATCH": "mbs",
+    "RECOMPUTE": "recompute", "MICRO_BATCH": "mbs", "ZERO": "zero", "SHARD": "shard", "RESHARD": "reshard",
 }  # fmt: skip
-_OF_ALL: Final = {"ZERO": "zero", "SHARD": "shard", "RESHARD": "reshard"}
 _OF_MODEL: Final = {
     "HIDDEN": "hidden", "FFN": "ffn", "HEADS": "heads", "KV_HEADS": "kv_heads", "HEAD_DIM": "head_dim",
     "VOCAB": "vocab", "GATED": "gated_mlp", "ACTIVATION": "activation", "NORM": "norm", "NORM_BIAS": "norm_bias",
@@ -223,7 +233,7 @@ def _strategy_said(found: dict[str, Any], name: str) -> dict[str, Any]:
     vp = len(layers) // pp
     hidden = ("grad", *(["param"] if found["ZERO"] == 3 else []), *(["p2p"] if vp > 1 else []))
     uneven = layers if len(set(layers)) > 1 else ()
-    said = {word: found[constant] for constant, word in (_OF_GROUP | _OF_ALL).items()}
+    said = {word: found[constant] for constant, word in _OF_GROUP.items()}
     return said | {"vp": vp, "overlap": hidden, "layers": uneven}
 
 
@@ -260,3 +270,18 @@ def _model_said(found: dict[str, Any], name: str) -> dict[str, Any]:
     said = {word: found[constant] for constant, word in _OF_MODEL.items()}
     said |= {"name": as_name(f"the model of {name}"), "layers": sum(found["LAYERS"])}
     return said | {"max_seq": found["POSITIONS"] or found["SEQ"], "qk_norm": "per_head" if found["QK_NORM"] else "none"}
+
+
+def _job(launch: Launch) -> str:
+    """Starts one group as a job of its own."""
+    lines = ["#!/usr/bin/env bash", *header(launch, PYTORCH.verified), "set -euo pipefail", "", 'case "${1-}" in']
+    for place, part in enumerate(launch.groups):
+        (mesh,) = part.meshes
+        each = min(mesh.gpus, mesh.pool.gpus_per_node)
+        lines += [f"  {place}) NODES={-(-mesh.gpus // each)} GPUS={each} ;;  {comment(mesh.pool.device.name)}"]
+    last = len(launch.groups) - 1
+    lines += [f'  *) echo "Usage: bash job.sh GROUP, 0 to {last}, and what train.py takes" >&2; exit 2 ;;', "esac"]
+    lines += ['export BRIDGE_JOB="$1" BRIDGE_ADDR="${BRIDGE_ADDR:-localhost}" BRIDGE_PORT="${BRIDGE_PORT:-29400}"']
+    lines += ['MASTER_PORT="${MASTER_PORT:-$((29500 + $1))}"', "shift", RENDEZVOUS, HERE, ""]
+    start = run('"$NODES"', '"$GPUS"', '"$HERE/train.py"', '"$@"')
+    return joined([*lines, start])

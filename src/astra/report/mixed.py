@@ -11,14 +11,12 @@ from astra.report.layout import Part, Text
 from astra.report.sections import line_sentences, lost_sentences
 from astra.report.text import shortened
 from astra.search.fleet.records import (
-    BRIDGE,
-    UNWRITTEN,
     GroupEstimate,
     MixedEstimate,
     MixedPlanSet,
     MixedStage,
 )
-from astra.search.fleet.summary import STARTED_BY
+from astra.search.fleet.summary import STARTED_BY, targets_of
 from astra.spec.mixed_text import short_form
 from astra.units import show_count, show_slower
 
@@ -95,8 +93,8 @@ def marginal_sentences(planset: MixedPlanSet) -> list[str]:
 
 def runs_sentence(estimate: MixedEstimate) -> str:
     """Which runtimes can execute a plan as it is."""
-    names = [f"{name}, and {UNWRITTEN}" if estimate.runs_on == [BRIDGE] else name for name in estimate.runs_on]
-    able = f"Runs as it is on {', '.join(names)}." if names else "No known runtime runs it as it is."
+    names = ", ".join(estimate.runs_on)
+    able = f"Runs as it is on {names}." if names else "No known runtime runs it as it is."
     lacking = "; ".join(f"{name} needs {what}" for name, what in estimate.needs.items())
     return f"{able} {lacking}." if lacking else able
 
@@ -169,7 +167,7 @@ def to_start(planset: MixedPlanSet) -> str | None:
 def _target(estimate: Estimate, runtime: str) -> str | None:
     """The target that starts a plan, the runtime's own if it does."""
     runs_on = estimate.runs_on if isinstance(estimate, MixedEstimate) else []
-    able = [target for target, executor in STARTED_BY.items() if executor in runs_on]
+    able = targets_of(runs_on)
     return runtime if runtime in able else next(iter(able), None)
 
 

@@ -263,7 +263,7 @@ def _doubt_of(world: World, attempt: Attempt) -> Doubt | None:
 
 def _dealt_best(world: World, attempt: Attempt, found: SearchOutcome) -> list[tuple[Strategy, Estimate]]:
     """What a search found with its layers dealt best, costed in full."""
-    splits = best_splits(attempt.job, found.candidates, world.rules, found.grids.timed)
+    splits = best_splits(attempt.job, found.candidates, world.rules, found.grids.timed, attempt.restrictions)
     strategies = [one.strategy for one in splits]
     results = estimate_job(attempt.job, strategies, user_rules=world.rules, timed=found.grids.timed)
     return list(zip(strategies, results, strict=True))

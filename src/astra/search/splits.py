@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations
+from math import inf
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from astra.cost.pipeline import pipelines_s
 from astra.cost.stage import Gathered, Meshes, parts_of, stage_costs
 from astra.cost.step import evaluate
 from astra.layers.split import even, layer_work
+from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.schedule.registry import find
 from astra.search.detail import as_row, layers_of, legality
@@ -30,6 +32,7 @@ from astra.spec.strategy import Strategy, replace
 
 ROUNDS: Final = 12
 FEW_STAGES: Final = 12  # up to here a layer may move from any stage to any other
+FEW: Final = 4  # micro-batches for each stage, up to which other micro-batches are split too
 NEAR: Final = 0.01  # more than the best split was seen to gain over one whose stages have as much to do
 LEAST_GAIN: Final = 1e-9  # of the step
 
@@ -37,13 +40,38 @@ Split = tuple[int, ...]
 
 
 def best_splits(
-    job: Job, candidates: Sequence[Candidate], user_rules: Sequence[Rule], timed: Sequence[Gathered] = ()
+    job: Job,
+    candidates: Sequence[Candidate],
+    user_rules: Sequence[Rule],
+    timed: Sequence[Gathered] = (),
+    restrictions: Restrictions | None = None,
 ) -> list[Candidate]:
-    """What a search found, with the best split where that may make one the best; ``timed`` are its parts."""
+    """What a search found, with the best split where that may make one the best; ``timed`` are its parts.
+
+    Given what it had to keep to, the first is also tried with other micro-batches, and without recompute.
+    """
     limit_s = candidates[0].step_s * (1 + NEAR)
     near = [one for one in candidates if one.step_s * (1 - _unequal(job, one.strategy)) <= limit_s]
-    found = dict(zip(near, all_polished(job, near, user_rules, timed), strict=True))
-    return [found.get(one, one) for one in candidates]
+    others = [] if restrictions is None else _variants(job, candidates[0].strategy, restrictions)
+    polished = all_polished(job, [*near, *others], user_rules, timed)
+    found = dict(zip(near, polished, strict=False))
+    return [found.get(one, one) for one in candidates] + [one for one in polished[len(near) :] if one.step_s < inf]
+
+
+def _variants(job: Job, strategy: Strategy, restrictions: Restrictions) -> list[Candidate]:
+    """The same with half and twice the micro-batch, and without recompute: another split may make room, or less bubble.
+
+    Only where there are few micro-batches.
+    """
+    own, batch = job.workload.global_batch // strategy.dp, strategy.mbs
+    if strategy.vp > 1 or not 1 < strategy.pp <= FEW_STAGES or own > FEW * strategy.pp * batch:
+        return []
+    others = [replace(strategy, mbs=mbs) for mbs in (batch // 2, 2 * batch) if mbs and own % mbs == 0]
+    usual = Strategy()
+    kept = {name: getattr(usual, name) for name in ("recompute", "method", "recompute_layers", "modules")}
+    others += [replace(strategy, **kept)] if strategy.recompute != "none" else []
+    allowed = (one for one in others if restrictions.allows("mbs", one.mbs))
+    return [Candidate(one, inf) for one in allowed if restrictions.allows("recompute", one.recompute)]
 
 
 def _unequal(job: Job, strategy: Strategy) -> float:

@@ -13,7 +13,7 @@ share one copy of the state say of it ``shares=7,1`` before the brackets (``spec
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, Literal
 
 from msgspec.structs import replace
@@ -120,6 +120,11 @@ class Group(Spec, frozen=True, kw_only=True):
             for count in segment.layers[chunk * segment.pp : (chunk + 1) * segment.pp]
         )
 
+    @property
+    def degrees(self) -> tuple[tuple[int, int], ...]:
+        """Of each stage: by how many tensor and expert ranks its layers are split."""
+        return tuple((segment.tp, segment.ep) for segment in self.segments for _ in range(segment.pp))
+
     def gpus(self, segment: Segment) -> int:
         """GPUs of one segment over all pipelines."""
         return self.dp * self.cp * segment.tp * segment.pp
@@ -155,6 +160,11 @@ def _of_plain(pool: str, strategy: Strategy, microbatches: int) -> dict[str, Any
     )
     fields = {name: getattr(strategy, name) for name in ("dp", "mbs", "cp", "vp")}
     return {**fields, "microbatches": microbatches, "segments": (segment,)}
+
+
+def cut_alike(groups: Iterable[Group]) -> bool:
+    """Whether every group cuts the model alike, so that ranks meet their like in all of them."""
+    return len({(group.cp, group.vp, group.layers, group.degrees) for group in groups}) == 1
 
 
 class MixedStrategy(Spec, frozen=True, kw_only=True):

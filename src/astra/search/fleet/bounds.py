@@ -242,21 +242,32 @@ class After:
         self._moved = lru_cache(maxsize=64)(self._make_moved)
         self._ends = lru_cache(maxsize=128)(self._make_ends)
 
-    def tables(self, pool: int, dp: int, rows: Iterable[int], groups: int = 1, way: cost.Wire | None = None) -> Tables:
+    def tables(
+        self,
+        pool: int,
+        dp: int,
+        rows: Iterable[int],
+        groups: int = 1,
+        way: cost.Wire | None = None,
+        in_all: int = 0,
+    ) -> Tables:
         """By sharding: [first + 2 * last, stage] seconds; a stage is its layers, or its place where layers differ.
 
-        With other groups of pipelines the gradients are also summed with those, over ``way``.
+        With other groups of pipelines the gradients are also summed with those, over ``way``; ``in_all`` replicas of
+        groups that cut the model alike reduce together.
         """
         job, columns = self.pools[pool]
         _, place = stages_of(job)
         out = {}
         for row in set(rows):
-            at, ends_s = self._ends(pool, dp, int(columns.shards.mbs[row]), int(columns.shards.cp[row]), groups, way)
+            at, ends_s = self._ends(
+                pool, dp, int(columns.shards.mbs[row]), int(columns.shards.cp[row]), groups, way, in_all
+            )
             own = ends_s[at[row]]
             out[row] = own if place is None else own[:, place]
         return out
 
-    def _make_moved(self, pool: int, dp: int, cp: int, groups: int, way: cost.Wire | None) -> _Moved:
+    def _make_moved(self, pool: int, dp: int, cp: int, groups: int, way: cost.Wire | None, in_all: int) -> _Moved:
         """What does not depend on the micro-batch."""
         job, columns = self.pools[pool]
         rows = np.flatnonzero(columns.shards.cp == cp)
@@ -272,19 +283,18 @@ class After:
             expert_stride=expert_stride,
         )  # fmt: skip
         place = {pair: at for at, pair in enumerate(zip(some.tp.tolist(), some.ep.tolist(), strict=True))}
-        return _Moved(
-            place,
-            update_s,
-            with_other_groups(job, moved, held, replicated, expert_ranks, cost.other_groups(job, groups, way)),
-        )
+        moved = with_other_groups(job, moved, held, replicated, expert_ranks, cost.other_groups(job, groups, way))
+        if in_all and way is not None:
+            moved = cost.with_like_groups(job, moved, held, some, in_all, way)
+        return _Moved(place, update_s, moved)
 
     def _make_ends(
-        self, pool: int, dp: int, mbs: int, cp: int, groups: int, way: cost.Wire | None
+        self, pool: int, dp: int, mbs: int, cp: int, groups: int, way: cost.Wire | None, in_all: int
     ) -> tuple[dict[int, int], Floats]:
         """Where each sharding is, and [sharding, first + 2 * last, unlike stage] seconds."""
         job, columns = self.pools[pool]
         shards, (mixes, _) = columns.shards, stages_of(job)
-        moved = self._moved(pool, dp, cp, groups, way)
+        moved = self._moved(pool, dp, cp, groups, way, in_all)
         rows = np.flatnonzero((shards.mbs == mbs) & (shards.cp == cp))
         same = np.array([moved.place[int(shards.tp[row]), int(shards.ep[row])] for row in rows], np.int64)
         forward_s = self._of_stages(job, columns.forward_s[rows])

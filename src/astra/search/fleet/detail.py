@@ -42,7 +42,7 @@ from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.fleet.summary import BETWEEN, KnownOfStrategy, group_record, summary
 from astra.search.words import said
 from astra.spec.job import STRAGGLING, Job
-from astra.spec.mixed import Group, MixedStrategy, Segment
+from astra.spec.mixed import Group, MixedStrategy, Segment, cut_alike
 from astra.spec.strategy import Strategy, replace, usual_schedule
 from astra.units import GIB
 
@@ -106,7 +106,7 @@ def _costed_once(
     fleet: Fleet, strategy: MixedStrategy, group: Group, user_rules: Sequence[Rule], known: CostedGroups | None
 ) -> list[CostedSegment]:
     """The segments of a group, of which only those that share a state or reduce together ask what the others are."""
-    if known is None or strategy.shares or (len(strategy.groups) > 1 and _alike(strategy)):
+    if known is None or strategy.shares or (len(strategy.groups) > 1 and cut_alike(strategy.groups)):
         return costed_group(fleet, strategy, group, user_rules)
     beside = len(strategy.groups), slowest_wire(fleet, strategy)
     key = (group, *beside, strategy.zero, strategy.overlap, strategy.sp, strategy.flash, strategy.local)
@@ -152,7 +152,7 @@ def _costed(
     if mixed.shares:
         jobs = [fleet.jobs[fleet.place(one.segments[0].pool)] for one in mixed.groups]
         costs = with_shares(job, costs, mixed, group, jobs, way)
-    elif way is not None and mixed.local == 1 and _alike(mixed):
+    elif way is not None and mixed.local == 1 and cut_alike(mixed.groups):
         shards = cost.Shards(*(np.array([value]) for value in (segment.tp, group.cp, segment.ep, group.mbs)))
         in_all = sum(each.dp for each in mixed.groups)
         costs = costs._replace(sync=cost.with_like_groups(job, costs.sync, costs.held, shards, in_all, way))
@@ -266,16 +266,6 @@ def _kind(fleet: Fleet, mixed: MixedStrategy) -> Kind:
         alone = _alone(fleet.jobs[fleet.names.index(segment.pool)], mixed, group, segment)
         kinds.append(kind_of(*alone)._replace(network=MIXED, gpus=doublings(mixed.gpus)))
     return max(kinds, key=bar_of)
-
-
-def _alike(mixed: MixedStrategy) -> bool:
-    """Whether every group cuts the model alike, so that ranks meet their like in all of them."""
-    return len({(group.cp, group.vp, group.layers, _degrees(group)) for group in mixed.groups}) == 1
-
-
-def _degrees(group: Group) -> tuple[tuple[int, int], ...]:
-    """Of each stage: by how many ranks its layers are split."""
-    return tuple((segment.tp, segment.ep) for segment in group.segments for _ in range(segment.pp))
 
 
 def slowest_wire(fleet: Fleet, mixed: MixedStrategy) -> cost.Wire | None:

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain, islice, permutations, product
+from itertools import chain, combinations, islice, permutations, product
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from astra.cost.mixed import Wire, slowest_between
+from astra.provenance import Source
 from astra.search.fleet.dealing import Dealt, OpenGroup, Sharing, Way
 from astra.search.fleet.frames import Counts, FrameShape
 from astra.search.fleet.space import FrameSpace
-from astra.spec.mixed import Group, MixedStrategy, Segment
+from astra.spec.mixed import Group, MixedStrategy, Segment, cut_alike
 
 if TYPE_CHECKING:
     from astra.search.fleet.search import Costed, FleetCandidate, Planner
@@ -30,17 +32,20 @@ POLISHED: Final = 2  # plans that are moved
 FEW_SEGMENTS: Final = 3  # up to here every order is tried
 FEW_MOVES: Final = 20  # up to here the best of all moves is made, else the first that is better
 MOST: Final = 60  # strategies that are tried
+SMALL: Final = 16  # GPUs
 
 
 def polished(planner: Planner, counts: Counts, plans: Sequence[Costed]) -> list[Costed]:
     """The best pipelines over pools in a better order or split, where the simulator finds one."""
     gpus = dict(zip(planner.fleet.names, counts, strict=True))
+    small = sum(counts) <= SMALL  # there is always time to move its plans
 
     def timed(strategy: MixedStrategy) -> float:
         """Infinite where it is not legal, does not fit or nothing may be spent any more."""
         (group,), limits = strategy.groups, planner.limits
         allowed = limits.allows("pp", group.stages) and all(limits.allows("tp", one.tp) for one in group.segments)
-        if planner.effort.over or not (allowed and limits.allows("mbs", group.mbs)):
+        spent = planner.effort.late if small else planner.effort.over
+        if spent or not (allowed and limits.allows("mbs", group.mbs)):
             return inf
         result = planner.full_estimate(strategy).estimate
         return result.step_s if result.fits and result.legal else inf
@@ -141,6 +146,7 @@ def _dealt(segments: Sequence[Segment], giver: tuple[int, int], taker: tuple[int
 
 KEPT: Final = 6  # ways to share the batch
 SPREAD: Final = 1.1  # of a limit: the closed form is above the simulator
+NO_WIRE: Final = Wire(inf, 0.0, Source.ASSUMED)  # of a single GPU, which is never the slowest
 FEWEST_GPUS: Final = 8  # of a fleet whose pools are cut in every way
 
 
@@ -167,11 +173,12 @@ Best = dict[tuple[int, int, int], Shares]  # by pools that are used, replicas an
 def more_of_few(planner: Planner, counts: Counts, limit_s: float) -> list[list[FleetCandidate]]:
     """What only a small fleet is asked for: replicas that are dealt the batch one by one, and pools cut in two."""
     cut = _cut_in_two(planner, counts, SPREAD * limit_s) if sum(counts) <= FEWEST_GPUS else []
-    return [planner.shared(dealt_alike(planner.frame_space, counts, limit_s)), planner.shared(one.dealt for one in cut)]
+    dealt = [dealt_alike(planner.frame_space, counts, limit_s), *([one.dealt for one in some] for some in cut)]
+    return [planner.shared(some) for some in dealt]
 
 
-def _cut_in_two(planner: Planner, counts: Counts, limit_s: float) -> list[Sharing]:
-    """The best of two pipelines, or a pipeline and a group, with any parts of the pools."""
+def _cut_in_two(planner: Planner, counts: Counts, limit_s: float) -> list[list[Sharing]]:
+    """The best of two pipelines, or a pipeline and a group, with any parts of the pools, and of such that are alike."""
 
     @cache
     def groups(part: Counts) -> list[OpenGroup]:
@@ -188,7 +195,11 @@ def _cut_in_two(planner: Planner, counts: Counts, limit_s: float) -> list[Sharin
         several = sum(gpus > 0 for gpus in one) > 1
         if several and any(other) and (one >= other or sum(gpus > 0 for gpus in other) == 1):
             ways += product(groups(one), groups(other))
-    return planner.groups.dealer(ways, limit_s, KEPT).best()
+    alike = [way for way in ways if cut_alike(part.group(part.round) for part in way)]  # they reduce together
+    return [
+        planner.groups.dealer(ways, limit_s, KEPT).best(),
+        planner.groups.dealer(alike, limit_s, KEPT, alike=True).best(),
+    ]
 
 
 def dealt_alike(space: FrameSpace, counts: Counts, limit_s: float) -> list[Dealt]:
@@ -199,13 +210,19 @@ def dealt_alike(space: FrameSpace, counts: Counts, limit_s: float) -> list[Dealt
         return []
     found = [
         (max(share.done_s for share in shares), tuple(_group(space, share) for share in shares))
+        for some in _each_set([pool for pool, gpus in enumerate(counts) if gpus])
         for tp, ep in space.settings
         if ep == 1
-        for replicas in range(2, sum(gpus // tp for gpus in counts) + 1)
-        for (_, dealt, _), shares in _over_pools(space, counts, tp, replicas, limit_s).items()
-        if dealt == replicas and len(shares) > 1
+        for replicas in range(2, sum(counts[pool] // tp for pool in some) + 1)
+        for (used, dealt, _), shares in _over_pools(space, counts, some, (tp, replicas), limit_s).items()
+        if dealt == replicas and len(shares) > 1 and used == sum(1 << pool for pool in some)
     ]
     return sorted(found, key=lambda one: one[0])[:KEPT]
+
+
+def _each_set(pools: Sequence[int]) -> list[tuple[int, ...]]:
+    """Every set of some pools: which wire its replicas reduce over depends on all of them."""
+    return [some for size in range(1, len(pools) + 1) for some in combinations(pools, size)]
 
 
 def _group(space: FrameSpace, share: _Share) -> Group:
@@ -217,16 +234,14 @@ def _group(space: FrameSpace, share: _Share) -> Group:
     return Group(dp=share.dp, mbs=share.mbs, microbatches=share.microbatches, segments=(segment,))
 
 
-def _end_s(space: FrameSpace, pool: int, dp: int, row: int) -> float:
-    """What follows a stage that holds the whole model, with so many replicas."""
-    return float(space.after.tables(pool, dp, (row,))[row][3, -1])
-
-
-def _over_pools(space: FrameSpace, counts: Counts, tp: int, replicas: int, limit_s: float) -> Best:
-    """The best ways to deal the whole batch to at most so many replicas of one degree."""
+def _over_pools(
+    space: FrameSpace, counts: Counts, pools: Sequence[int], sizes: tuple[int, int], limit_s: float
+) -> Best:
+    """The best ways to deal the whole batch to replicas on some pools; ``sizes`` are tp and the most replicas."""
+    way, replicas = slowest_between(space.fleet.cluster, pools) or NO_WIRE, sizes[1]
     by_samples: dict[int, Best] = {0: {(0, 0, 0): ()}}
-    for pool, gpus in enumerate(counts):
-        options = _of_pool(space, pool, (gpus, tp, replicas), limit_s)
+    for pool in pools:
+        options = _of_pool(space, pool, (counts[pool], *sizes), limit_s, way)
         wider = {samples: dict(best) for samples, best in by_samples.items()}
         for (before, best), (more, own) in product(by_samples.items(), options.items()):
             if before + more <= space.batch:
@@ -237,11 +252,11 @@ def _over_pools(space: FrameSpace, counts: Counts, tp: int, replicas: int, limit
     return by_samples.get(space.batch, {})
 
 
-def _of_pool(space: FrameSpace, pool: int, sizes: tuple[int, int, int], limit_s: float) -> dict[int, Best]:
+def _of_pool(space: FrameSpace, pool: int, sizes: tuple[int, int, int], limit_s: float, way: Wire) -> dict[int, Best]:
     """By samples: the best groups on a pool, one or two; ``sizes`` are its GPUs, tp and the replicas of all pools."""
     gpus, tp, replicas = sizes
     most = min(gpus // tp, replicas)
-    shares = [share for dp in range(1, most + 1) for share in _shares(space, pool, (dp, tp, replicas), limit_s)]
+    shares = [share for dp in range(1, most + 1) for share in _shares(space, pool, (dp, tp, replicas), limit_s, way)]
     best: dict[int, Best] = {}
     for share in shares:
         _keep(best.setdefault(share.samples, {}), (share,))
@@ -260,7 +275,7 @@ def _keep(best: Best, shares: Shares) -> None:
         best[key] = shares
 
 
-def _shares(space: FrameSpace, pool: int, degrees: tuple[int, int, int], limit_s: float) -> Iterator[_Share]:
+def _shares(space: FrameSpace, pool: int, degrees: tuple[int, int, int], limit_s: float, way: Wire) -> Iterator[_Share]:
     """What some replicas of a pool can do in time: each number of samples with its best micro-batch.
 
     Each reduces with those of all pools, and updates what its own group holds; ``degrees`` are dp, tp and all replicas.
@@ -276,7 +291,7 @@ def _shares(space: FrameSpace, pool: int, degrees: tuple[int, int, int], limit_s
             if (shape.tp, shape.ep) != (tp, 1) or held + choice.last_bytes > choice.limit_bytes:
                 continue
             each_s = choice.time_s[-1] + choice.first_s + choice.last_s
-            end_s = max(_end_s(space, pool, some, shape.row) for some in (dp, replicas))
+            end_s = float(space.after.tables(pool, dp, (shape.row,), 2, way, replicas)[shape.row][3, -1])
             for m in range(1, space.batch // (dp * mbs) + 1):
                 share = _Share(pool, dp, mbs, m, shape, float(m * each_s) + end_s)
                 if share.done_s >= limit_s:

@@ -143,14 +143,15 @@ class Menus:
             new[some] += np.maximum(twos[some] - known, 0) / odd
         return new
 
-    def prepare(self, wanted: Sequence[Asked]) -> None:
-        """Time together what will be looked for."""
+    def prepare(self, wanted: Sequence[Asked], most: float) -> None:
+        """Time together what will be looked for, of which ``most`` grids may be searched."""
         by_table: dict[int, list[Grids]] = {}
         for asked in wanted:
-            if not self.met(asked):
+            if most > 0 and not self.met(asked):
                 job, limits, *_ = self._attempts(asked)[0]
                 grids = self._grids[asked] = self._grids_of(job, limits, asked.pool)
                 by_table.setdefault(id(grids.table), []).append(grids)
+                most -= OPENED + len(grids.space.strategies)
         for several in by_table.values():
             time_together(several)
 

@@ -14,7 +14,6 @@ SOURCE: Final = (
 )
 RUN_BY: Final = "torchft or OpenDiLoCo"  # torchft.local_sgd.DiLoCo; arXiv 2407.07852
 BRIDGE: Final = "jobs with a gradient bridge"
-UNWRITTEN: Final = "nothing exports the bridge: what sums the gradients of the jobs is yours to write"
 
 
 class MixedStage(StageEstimate, frozen=True, kw_only=True):

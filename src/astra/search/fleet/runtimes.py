@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from astra.answer import Plan, PlanSet
 from astra.errors import AstraError
-from astra.search.fleet.records import BRIDGE, UNWRITTEN, MixedEstimate, RuntimePlan
+from astra.search.fleet.records import BRIDGE, MixedEstimate, RuntimePlan
 from astra.spec.request import PlanRequest
 
 # Who runs it, the runtime that models it, and the target of astra export that starts it.
@@ -17,7 +17,7 @@ _ROWS: Final = (
     ("Megatron-LM", "megatron", "megatron"),
     ("FlagScale", "flagscale", "flagscale"),
     ("PyTorch trainer", "pytorch", "pytorch"),
-    (BRIDGE, "megatron", ""),
+    (BRIDGE, "pytorch", "pytorch"),
 )
 _MOST: Final = 100
 
@@ -28,11 +28,11 @@ def by_runtime(request: PlanRequest, plan: Callable[[PlanRequest], PlanSet]) -> 
     fastest = min((best.estimate.step_s for _, best in found if isinstance(best, Plan)), default=None)
     return [
         RuntimePlan(
-            runs_on=name, runtime=runtime, target=target or None, strategy=best.strategy, step_s=best.estimate.step_s,
-            times=None if fastest is None else best.estimate.step_s / fastest, why="" if target else UNWRITTEN,
+            runs_on=name, runtime=runtime, target=target, strategy=best.strategy, step_s=best.estimate.step_s,
+            times=None if fastest is None else best.estimate.step_s / fastest,
         )
         if isinstance(best, Plan)
-        else RuntimePlan(runs_on=name, runtime=runtime, target=target or None, strategy=None, step_s=None, times=None,
+        else RuntimePlan(runs_on=name, runtime=runtime, target=target, strategy=None, step_s=None, times=None,
                          why=best)
         for (name, runtime, target), best in found
     ]  # fmt: skip

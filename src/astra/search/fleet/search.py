@@ -310,7 +310,7 @@ class Planner:
         ``below_s`` is of no interest.
         """
         groups = self.sharing(counts, every=every, limit=below_s)
-        limit = min([known_s, *(candidate.step_s for candidate in groups[:1])])
+        limit = min([known_s, *(self.before_s(each) for each in self.cost(groups[:3]))])
         with self.effort.part(1 / 4):
             # Of what is slower, a pool alone is as good and simpler.
             plain = self.same_replicas(counts, every=every, uniform=True, below=min(below_s, SHOWN * known_s))

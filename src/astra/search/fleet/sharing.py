@@ -30,9 +30,8 @@ FEW_GPUS: Final = 64  # a pool that may be cut over groups
 MOST_SETS: Final = 16  # of pools that shares are asked for
 LITTLE: Final = 0.005  # of a step
 IMITATED: Final = 2  # groups of each pool whose shape is tried on the others
-CUT: Final = 3  # groups of each part of a pool that is cut
 ROUNDS: Final = 3  # of looking for shares that come out more even
-NEAREST: Final = 6  # shares of all pools together that are looked at in a round, and one more of each
+NEAREST: Final = 4  # shares of all pools together that are looked at in a round, and one more of each
 LEAST_NEW: Final = 0.1  # rounds of micro-batches that a share must bring, as far as it is near
 MOST_GRIDS: Final = 500_000  # of strategies that are searched: of few experts and few GPUs less than a second
 SLACK: Final = 0.98  # of the time by rates: a share may run at a better rate than the whole batch
@@ -72,8 +71,8 @@ class GroupSearch:
                 break
             if self._look(counts, own, best_s, every=every) or not found:
                 found = [*self.dealt(counts, (), every=every, limit=best_s), *found][:KEPT]
-            for turn in range(ROUNDS if found else 0):
-                if not self._look_near(counts, own, found[0].seconds, by_rate=turn == 0):
+            for _ in range(ROUNDS if found else 0):
+                if not self._look_near(counts, own, found[0].seconds):
                     break
                 again = self.dealt(counts, (), every=every, limit=found[0].seconds)
                 if not again:
@@ -91,9 +90,9 @@ class GroupSearch:
         self.left_open |= dealer.left_open
         return found
 
-    def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT) -> Dealer:
-        """Who deals the batch to some ways to use pools."""
-        return Dealer(ways, self.batch, self.wire, keep=keep, below=limit)
+    def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT, *, alike: bool = False) -> Dealer:
+        """Who deals the batch to some ways to use pools; ``alike``: as if groups had nothing to exchange."""
+        return Dealer(ways, self.batch, (lambda _: None) if alike else self.wire, keep=keep, below=limit)
 
     def of_part(self, pool: int, gpus: int, share: float, limit: float) -> list[OpenGroup]:
         """Groups of a part of a pool, also for about a share of the batch."""
@@ -113,8 +112,7 @@ class GroupSearch:
         found: list[Sharing] = []
         for groups in shapes.values():
             if len({group.pools for group in groups}) > 1:
-                ways: list[Way] = [(group,) for group in groups]
-                found += Dealer(ways, self.batch, lambda _: None, keep=1, below=np.inf).best()
+                found += self.dealer([(group,) for group in groups], np.inf, 1, alike=True).best()
         return sorted(found, key=lambda one: one.seconds)[:KEPT]
 
     def _known(self, counts: Counts) -> list[OpenGroup]:
@@ -164,15 +162,13 @@ class GroupSearch:
         found: list[float] = Doubt(self.fleet.jobs[pool]).of(columns).tolist() if plain else []
         return found
 
-    def _look_near(self, counts: Counts, rates: Mapping[int, float], best_s: float, *, by_rate: bool) -> bool:
+    def _look_near(self, counts: Counts, pools: Iterable[int], best_s: float) -> bool:
         """Ask for shares that let all pools end sooner than the best known, and say whether new groups were found.
 
-        With more than a pool can do in that time, or with less than the others leave, nothing ends sooner. What it can
-        do is known by its rate with the whole batch, and more closely by its groups once such shares were looked at.
+        With more than a pool's groups can do in that time, or with less than the others leave, nothing ends sooner.
         """
-        wire, wanted = self._wire_of(rates), list[Asked]()
-        able = {pool: best_s * rate if by_rate else self._able(pool, counts[pool], best_s, wire)
-                for pool, rate in rates.items()}  # fmt: skip
+        wire, wanted = self._wire_of(pools), list[Asked]()
+        able = {pool: self._able(pool, counts[pool], best_s, wire) for pool in pools}
         most = {pool: min(int(samples / SLACK), self.batch) for pool, samples in able.items()}
         spare = sum(most.values()) - self.batch
         for pool, limit in most.items():
@@ -236,7 +232,7 @@ class GroupSearch:
     def _ask_all(self, needed: Sequence[Asked], wanted: Sequence[Asked], limit: float) -> bool:
         """Ask for groups that end in time, and say whether some were found that were not known."""
         before = self.menus.groups
-        self.menus.prepare((*needed, *(wanted if self._may_ask else ())))
+        self.menus.prepare((*needed, *wanted), self._until - self.menus.spent)
         for asked in (*needed, *wanted):
             self._ask(asked, self._step_s(asked.pool, asked.gpus, limit), needed=asked in needed)
         return self.menus.groups > before
@@ -293,9 +289,10 @@ class GroupSearch:
         return ways
 
     def _quickest(self, pool: int, gpus: int) -> list[OpenGroup]:
-        """A few groups of a part of a pool."""
+        """Of the groups of a part of a pool the quickest of each number of samples that they take at a time."""
         groups = undominated(self.menus.known(pool, gpus), self.menus.wires)
-        return sorted(groups, key=lambda group: group.share.unit_s / group.share.samples)[:CUT]
+        ranked = sorted(groups, key=lambda group: -group.share.unit_s / group.share.samples)
+        return list({group.share.samples: group for group in ranked}.values())
 
     def _wire_of(self, pools: Iterable[int]) -> cost.Wire | None:
         return self.wire(sum(1 << pool for pool in pools))

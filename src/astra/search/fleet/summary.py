@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -32,17 +32,23 @@ from astra.units import GIB
 
 # Executors whose framework is a runtime of the catalog: what it can train and do is in that file.
 _PROFILES: Final = {
-    "Megatron-LM": "megatron", "FlagScale": "flagscale", "PyTorch trainer": "pytorch", BRIDGE: "megatron",
+    "Megatron-LM": "megatron", "FlagScale": "flagscale", "PyTorch trainer": "pytorch", BRIDGE: "pytorch",
 }  # fmt: skip
 # The executor that starts what is written for a target.
 STARTED_BY: Final = {
     "megatron": "Megatron-LM", "megatron-bridge": "Megatron-LM", "flagscale": "FlagScale", "pytorch": "PyTorch trainer",
 }  # fmt: skip
-STARTED: Final = frozenset(STARTED_BY.values())  # by what astra export writes
+STARTED: Final = frozenset({*STARTED_BY.values(), BRIDGE})  # by what astra export writes
 RUNTIMES: Final = (
     "Megatron-LM", "torch.distributed.pipelining", "FlagScale", "PyTorch trainer", BRIDGE, "HexiScale", "Sailor",
 )  # fmt: skip
 _FORKS: Final = ("HexiScale", "Sailor")  # of older code, with ZeRO 1 at most
+
+
+def targets_of(runs_on: Collection[str]) -> list[str]:
+    """Targets of astra export that start a plan, by who runs it."""
+    return [target for target, executor in STARTED_BY.items() if executor in runs_on
+            or (target == "pytorch" and BRIDGE in runs_on)]  # fmt: skip
 
 
 class Fitted(NamedTuple):
@@ -50,7 +56,7 @@ class Fitted(NamedTuple):
 
     model: ModelSpec
     workload: Workload
-    vendors: int = 1  # GPUs of several vendors share no collective library; FlagScale joins them (FlagCX, or gloo)
+    vendors: int = 1  # several share no collective library; FlagScale joins them (FlagCX, or gloo), and jobs do (gloo)
     precisions: int = 1
     zero: int = 1  # plans on one pool may go further than pipelines over several
     offload: bool = False
@@ -67,6 +73,10 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
     chunks = any(group.vp > 1 for group in strategy.groups)
     shapes = [group.segments for group in strategy.groups]
     ends_differ = any(inside[0].tp != inside[-1].tp for inside in shapes)
+    trainer = {
+        "one tp and recompute setting inside a group": any(len(one) > 1 for one in inside),
+        "tp, pipelines and replicas alone": max(s.ep for s in segments) > 1 or max(g.cp for g in strategy.groups) > 1,
+    }
     lacks = {
         "Megatron-LM": {
             "one tp for all stages": not one_shape,
@@ -82,15 +92,11 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
             "one cp": len({group.cp for group in strategy.groups}) > 1,
             "the first stage's tp on the last one too (tied embeddings)": asks.model.tied_embeddings and ends_differ,
         },
-        "PyTorch trainer": {
-            "one tp and recompute setting inside a group": any(len(one) > 1 for one in inside),
+        "PyTorch trainer": trainer
+        | {
             "one GPU for each replica where groups share a state": bool(strategy.shares) and segments[0].tp > 1,
-            "tp, pipelines and replicas alone": max(s.ep for s in segments) > 1
-            or max(g.cp for g in strategy.groups) > 1,
         },
-        BRIDGE: {
-            "several groups, each on a pool of its own": len(strategy.groups) == 1 or not apart,
-        },
+        BRIDGE: trainer | {"several groups, each on a pool of its own": len(strategy.groups) == 1 or not apart},
         "HexiScale": {
             "a Llama-2 model": not asks.model.name.startswith("llama-2"),
             "one chunk per stage (no vp)": chunks,
@@ -105,7 +111,7 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
     for name, wants in lacks.items():
         wants["zero 1 at most"] = name in _FORKS and asks.zero > 1
         wants["the optimizer on the GPU"] = asks.offload and name not in _PROFILES
-        wants["GPUs of one vendor"] = asks.vendors > 1 and name != "FlagScale"
+        wants["GPUs of one vendor"] = asks.vendors > 1 and name not in ("FlagScale", BRIDGE)
         wants["one precision on all GPUs"] = asks.precisions > 1
         wants[f"gradients that meet at every step (local steps are for {RUN_BY})"] = strategy.local > 1
         wants["a copy of the state in every group"] = bool(strategy.shares) and name != "PyTorch trainer"

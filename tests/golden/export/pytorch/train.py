@@ -52,7 +52,7 @@ RESHARD = 'never'  # never: gathered weights stay until the step's end
 GLOBAL_BATCH = 1024  # samples of a step
 SEQ = 4096  # tokens of a sample
 PRECISION = 'bf16'  # products; weights, their gradients and the optimizer are fp32. Or tf32: all of it
-# Groups of replicas in the order of their ranks, each with its own of the first eight constants, its samples of a step
+# Groups of replicas in the order of their ranks, each with its own of the first eleven constants, its samples of a step
 # and the GPUs it is meant for (names and pipeline ranks). The first has those above. Empty: all replicas are alike.
 GROUPS: tuple[dict[str, Any], ...] = ()
 SHARES = ()  # of the groups in one state that all replicas share; empty: every group has its own
@@ -81,8 +81,10 @@ ROTARY: dict[str, Any] | None = {'base': 1000000.0, 'fraction': 1.0, 'scaling': 
 # --- End of the plan ---
 
 Turn = tuple[torch.Tensor, torch.Tensor] | None  # cosines and sines of rotary positions
-RANK, SIZES = int(os.environ.get("RANK", "0")), [one["TP"] * one["PP"] * one["DP"] for one in GROUPS] or [TP * PP * DP]
+SIZES = [one["TP"] * one["PP"] * one["DP"] for one in GROUPS] or [TP * PP * DP]
 WORLD, FIRSTS = sum(SIZES), [sum(SIZES[:place]) for place in range(len(SIZES))]
+JOB = int(os.environ["BRIDGE_JOB"]) if "BRIDGE_JOB" in os.environ else None  # the group that these processes are alone
+RANK = int(os.environ.get("RANK", "0")) + (0 if JOB is None else FIRSTS[JOB])
 GROUP = sum(first <= RANK for first in FIRSTS) - 1  # of this process; from here on the constants are those of its group
 SAMPLES = GLOBAL_BATCH
 globals().update(GROUPS[GROUP] if GROUPS else {})
@@ -91,6 +93,7 @@ SHARDS = (SHARD or DP) if ZERO == 3 else 1  # ranks that weights, gradients and 
 REPLICAS = DP // SHARDS
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if CUDA else torch.device("cpu")
+ACROSS = DEVICE if JOB is None else torch.device("cpu")  # where groups meet: jobs have no GPU library in common
 COMPUTE = torch.bfloat16 if PRECISION == "bf16" else torch.float32
 ALONG = Shard(1) if SP else Replicate()  # how tensor-parallel ranks hold what is between products
 DECAY = 0.1  # of weights
@@ -480,7 +483,7 @@ class Bridge:
     """Where gradients of groups meet: ranks of unlike groups that hold the same part of the model, one of each.
 
     A gradient is gathered inside its group and cut into lanes, one for each such set of ranks; every lane sums its cut,
-    and shares it with the ranks of its own stage.
+    and shares it with the ranks of its own stage. Groups that are jobs of their own meet by gloo, over the hosts.
     """
 
     def __init__(self) -> None:
@@ -509,7 +512,8 @@ class Bridge:
                 cuts = list(whole.view(-1).tensor_split(len(lanes)))
                 mine = here.index(RANK)
                 if mine < len(lanes):
-                    dist.all_reduce(cuts[mine], group=lanes[mine])
+                    dist.all_reduce(summed := cuts[mine].to(ACROSS), group=lanes[mine])
+                    cuts[mine].copy_(summed)
                 for lane, cut_of in enumerate(cuts):
                     dist.broadcast(cut_of, here[lane], group=self.stages[GROUP, rank])
                 held[name].grad.to_local().copy_(own(whole, held[name]))
@@ -588,8 +592,9 @@ class Trainer:
         grads += [(unit.own.grad, 1) for unit in UNITS]
         square = sum(grad.float().square().sum() / count for grad, count in grads)
         same = 1 if SHARES else REPLICAS * len(SIZES)  # processes that hold the same of a tensor-parallel part
-        sums = torch.stack((loss / (TP * DP) * SAMPLES / GLOBAL_BATCH, square / same))
+        sums = torch.stack((loss / (TP * DP) * SAMPLES / GLOBAL_BATCH, square / same)).to(ACROSS)
         dist.all_reduce(sums)
+        sums = sums.to(DEVICE)
         norm = sums[1].sqrt()
         torch._foreach_mul_([grad for grad, _ in grads], (most / (norm + 1e-6)).clamp(max=1.0))
         for unit in UNITS:
@@ -702,12 +707,21 @@ def meshes() -> list[DeviceMesh]:
     names, found = ("pp", "replicate", "shard", "tp"), []
     if not GROUPS:
         return [init_device_mesh(DEVICE.type, (PP, REPLICAS, SHARDS, TP), mesh_dim_names=names)]
-    dist.init_process_group("nccl" if CUDA else "gloo")
-    for first, size, (tp, pp, dp) in zip(FIRSTS, SIZES, degrees(), strict=True):
-        shards = (SHARD or dp) if ZERO == 3 else 1
+    join()
+    for first, size, one, (tp, pp, dp) in zip(FIRSTS, SIZES, GROUPS, degrees(), strict=True):
+        shards = (one["SHARD"] or dp) if one["ZERO"] == 3 else 1
         ranks = torch.arange(first, first + size).view(pp, dp // shards, shards, tp)
         found.append(DeviceMesh(DEVICE.type, ranks, mesh_dim_names=names))
     return found
+
+
+def join() -> None:
+    """Meet the processes of all groups, which torchrun started together or each group as a job."""
+    if JOB is None:
+        dist.init_process_group("nccl" if CUDA else "gloo")
+        return
+    store = dist.TCPStore(os.environ["BRIDGE_ADDR"], int(os.environ["BRIDGE_PORT"]), WORLD, is_master=RANK == 0)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if CUDA else "gloo", store=store, rank=RANK, world_size=WORLD)
 
 
 def arguments() -> argparse.Namespace:
@@ -728,9 +742,13 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Train."""
     given, started = arguments(), int(os.environ.get("WORLD_SIZE", "1"))
-    if started != WORLD:
-        made = " + ".join(f"tp {tp} x pp {pp} x dp {dp}" for tp, pp, dp in degrees())
-        sys.exit(f"This plan is for {WORLD} processes ({made}), but {started} were started.")
+    wanted, named = (WORLD, "plan") if JOB is None else (SIZES[JOB], "job")
+    if started != wanted:
+        some = degrees() if JOB is None else [degrees()[JOB]]
+        made = " + ".join(f"tp {tp} x pp {pp} x dp {dp}" for tp, pp, dp in some)
+        sys.exit(f"This {named} is for {wanted} processes ({made}), but {started} were started.")
+    if JOB is not None and (SHARES or not GROUPS):
+        sys.exit("Only groups that each have a state of their own can be jobs of their own.")
     if CUDA:
         torch.cuda.set_device(DEVICE)
         torch.set_float32_matmul_precision("high")  # TF32
@@ -746,7 +764,7 @@ def main() -> None:
         began = time.perf_counter()
         loss, norm = trainer.step(*samples.batch(step), rate_at(step, given.steps, given.lr), given.clip)
         took = time.perf_counter() - began
-        peak = torch.tensor(torch.cuda.max_memory_allocated() if CUDA else 0, device=DEVICE)
+        peak = torch.tensor(torch.cuda.max_memory_allocated() if CUDA else 0, device=ACROSS)
         dist.all_reduce(peak, dist.ReduceOp.MAX)
         if dist.get_rank() == 0:
             speed = GLOBAL_BATCH * SEQ / took
@@ -754,7 +772,7 @@ def main() -> None:
             print(f"{told} peak {peak.item() / 2**30:.2f} GiB", flush=True)
         if given.save and (step + 1) % given.save_every == 0:
             trainer.save(os.path.join(given.save, f"step-{step + 1}"), group)
-    dist.barrier()  # nobody leaves while another still listens
+    dist.all_reduce(torch.zeros((), device=ACROSS))  # nobody leaves while another still listens
     dist.destroy_process_group()
 
 
