@@ -106,6 +106,24 @@ def test_megatron_shards_more_with_each_stage_and_knows_latent_attention() -> No
 
 
 @pytest.mark.exhaustive
+def test_exchanges_hide_by_megatrons_own_schedule() -> None:
+    """Which holds part of a second micro-batch more; a deeper model may follow another in one process."""
+    shown, hidden, deeper = counted(
+        python("megatron", "torch", "megatron.core"),
+        "fake",
+        [
+            case("pp2 vp2 dp4 ep4 zero1 overlap=grad,param", replace(LATENT, layers=4)),
+            case("pp2 vp2 dp4 ep4 zero1 overlap=grad,param,ep", replace(LATENT, layers=4)),
+            case("pp2 vp2 dp4 ep4 zero1 overlap=grad,param,ep", replace(LATENT, layers=12)),
+        ],
+    )
+    assert (shown["hides_experts"], hidden["hides_experts"]) == (False, True)
+    assert shown["params"] == hidden["params"] < deeper["params"]
+    layers = (shown["peak_allocated_bytes"] - shown["static_bytes"]) / 2
+    assert 0 < hidden["peak_allocated_bytes"] - shown["peak_allocated_bytes"] < layers
+
+
+@pytest.mark.exhaustive
 def test_transformers_keeps_norms_in_fp32_and_pads_few_experts() -> None:
     """Against layers with torch's norms, and against experts that all ranks have one of."""
     wide = replace(DENSE, name="toy-wide", hidden=2048, head_dim=256)

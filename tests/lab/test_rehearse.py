@@ -230,6 +230,16 @@ def test_what_cannot_run_is_counted_and_said(strategy: str, word: str) -> None:
     assert case.strategy.gpus == chosen.gpus  # the ring's ranks shard states like replicas
 
 
+def test_hidden_exchanges_are_counted_as_megatron_hides_them() -> None:
+    chosen = parse_strategy("pp2 vp2 dp8 ep4 overlap=grad,p2p,ep")
+    assert refusals(EXPERTS, chosen, WORK) == []
+    assert any("Hidden expert exchanges" in sentence for sentence in counted_only(chosen, WORK))
+    case = case_of(EXPERTS, chosen, WORK)
+    assert case.hides_experts
+    assert "/hidden/" in case.id
+    assert case_of_row(as_row(case)).hides_experts
+
+
 def test_other_precisions_are_counted_in_bf16() -> None:
     assert counted_only(parse_strategy("dp8"), WORK) == []
     assert "in bf16" in counted_only(parse_strategy("dp8"), replace(WORK, precision="fp8"))[0]
