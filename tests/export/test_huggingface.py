@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -76,3 +79,33 @@ def test_deepspeed_does_not_split_what_has_adapters() -> None:
     for task, tp, refused in (("lora", 2, 1), ("lora", 1, 0), ("finetune", 2, 0)):
         launch = given("llama-2-7b", "8xH100", f"tp{tp} dp{8 // tp} zero0", batch=16, runtime="deepspeed", task=task)
         assert len(refusals(EXPORTERS["deepspeed"], launch)) == refused
+
+
+# What transformers calls projections: GPT-2, Phi-3, DeepSeek-V3, Falcon, Llama beside an encoder of images.
+NAMES = {
+    "h.0.attn": ("c_attn", "c_proj"),
+    "layers.0.self_attn": ("qkv_proj", "o_proj"),
+    "model.layers.0.self_attn": ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
+    "h.0.self_attention": ("query_key_value", "dense"),
+    "language_model.layers.0.self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"),
+}
+
+
+@pytest.mark.parametrize(("targets", "kept"), [("attention", slice(None)), ("qkv", slice(-1))])
+def test_adapters_are_where_the_plan_has_them(targets: str, kept: slice) -> None:
+    """A list of Llama's names leaves a Phi-3 with those of one product, and stops on a GPT-2."""
+    launch = given(
+        "llama-2-7b", "8xH100", "dp8 zero3", batch=16, runtime="fsdp-eager", task="lora", lora_targets=targets
+    )
+    text = ACCELERATE.files(launch)["train.py"]
+    (called,) = re.findall(r"target_modules=(attention\(.*?\)),", text)
+    linear = type("Linear", (), {})
+    scope: dict[str, Any] = {"torch": SimpleNamespace(nn=SimpleNamespace(Linear=linear)), "Conv1D": linear}
+    body = text[text.index("RESULTS =") : text.index("def data")]
+    exec(body.replace("from transformers.pytorch_utils import Conv1D", ""), scope)
+    for place, names in NAMES.items():
+        wanted = [f"{place}.{name}" for name in names]
+        others = [f"{place.rpartition('.')[0]}.mlp.up_proj", "visual.blocks.0.attn.qkv", "lm_head"]
+        modules = [(name, linear()) for name in (*wanted, *others)]
+        scope["base"] = SimpleNamespace(named_modules=modules.copy)
+        assert eval(called, scope) == wanted[kept]

@@ -105,6 +105,10 @@ def test_tensor_parallel_ranks_hold_their_share() -> None:
 
 def test_stages_hold_the_model_once() -> None:
     """Of a pipeline and of expert parallelism alike."""
+    for name, copied in (("gpt-2-xl", 50257 * 1600), ("opt-350m", 50272 * 512)):  # a tied table, on both ends
+        ends = told(name, "pp2 dp4 mbs1 zero0").stages
+        total = astra.describe_model(name).parameters["total"]
+        assert sum(stage.memory["weights"] for stage in ends) * GIB == pytest.approx(2 * (total + copied), rel=1e-9)
     stages = told("llama-2-7b", "pp8 mbs1 zero0").stages
     assert sum(stage.memory["weights"] for stage in stages) * GIB == pytest.approx(2 * LLAMA_2_7B, rel=1e-9)
     layer = count(gpt(3)).total - count(gpt(2)).total
@@ -159,3 +163,20 @@ def test_units_of_fsdp2_are_as_large_as_the_largest_layer() -> None:
     )
     assert mixed.memory["buffers"] == pytest.approx(alike.memory["buffers"], rel=1e-12)
     assert mixed.memory["gradients"] < alike.memory["gradients"]
+
+
+@pytest.mark.parametrize(("runtime", "times"), [("megatron-bridge", 1), ("nemo", 1), ("deepspeed", 2), ("fsdp", 2)])
+def test_hu_2021_experts_have_the_adapters_of_their_framework(runtime: str, times: int) -> None:
+    """r (in + out) parameters beside a matrix: each expert's, or one for all of a rank's experts as Bridge has them."""
+    plain: dict[str, Any] = {"gated_mlp": True, "ffn": 256, "mlp_bias": False, "out_bias": False, "qkv_bias": False}
+
+    def states(experts: int) -> float:
+        model = gpt(8, **plain, moe=astra.MoE(experts=experts, topk=2, ffn=2048))
+        found = told(model, "dp8 mbs1 zero3 recompute=none", runtime=runtime, task="lora", batch=64)
+        return found.stages[0].memory["optimizer"] * GIB * 8 / 12
+
+    rank, layers, attention = 16, 8, (HIDDEN + 3 * HIDDEN) + (HIDDEN + HIDDEN)
+    expert = (HIDDEN + 2 * 2048) + (2048 + HIDDEN)
+    for experts in (4, 8):
+        wanted = attention + expert * (experts if times > 1 else 1)
+        assert states(experts) == pytest.approx(rank * layers * wanted, rel=1e-6)

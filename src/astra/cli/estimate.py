@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, Final
+from typing import Final
 
 from astra.cli import options, output
 from astra.cli import source as from_
@@ -49,7 +49,16 @@ def run(args: argparse.Namespace) -> VerbAnswer:
         from_.take_request(args, args.source, "--from")
     fields = options.asked(args, "estimate")
     if args.source is not None:
-        _read_source(fields, args.source, from_.choice_of(args), notes, planned=planned)
+        if "strategy" in fields:
+            raise InputError("--strategy", fields["strategy"], want="either --strategy or --from, not both")
+        choice = from_.choice_of(args)
+        if planned:
+            fields["strategy"], _, rank = from_.plan_strategy(args.source, choice)
+            notes.append(f"The strategy is plan {rank} of {args.source}.")
+        else:
+            from astra.cli import import_  # noqa: PLC0415
+
+            fields["strategy"] = str(import_.fill(fields, args.source, choice, notes))
     if "strategy" not in fields:
         raise InputError("--strategy", None, want="the strategy to estimate", fix=f"Such as {_EXAMPLE}.")
     request, assumed = options.resolve("estimate", fields, args.save_request)
@@ -66,17 +75,3 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     estimate = replace(estimate, warnings=[*estimate.warnings, *notes])
     refused = args.check and not (estimate.legal and estimate.fits)
     return output.answer(estimate, args, NoFeasiblePlan.exit_code if refused else 0)
-
-
-def _read_source(
-    fields: dict[str, Any], source: str, choice: from_.FileChoice, notes: list[str], *, planned: bool
-) -> None:
-    from astra.cli import import_  # noqa: PLC0415
-
-    if "strategy" in fields:
-        raise InputError("--strategy", fields["strategy"], want="either --strategy or --from, not both")
-    if planned:
-        fields["strategy"], _, rank = from_.plan_strategy(source, choice)
-        notes.append(f"The strategy is plan {rank} of {source}.")
-        return
-    fields["strategy"] = str(import_.fill(fields, source, choice, notes))

@@ -57,7 +57,7 @@ def tied_s(job: Job, ends: Bools, tp: Ints, ranks_apart: Ints, stage_ranks: Ints
     if not (job.model.tied_embeddings or job.workload.mtp) or job.workload.task == "lora":
         return np.zeros(ends.shape)
     each = effects.tied_as_made(job.runtime, job.workload.element_bytes, gradient_bytes(job))
-    nbytes = each * job.model.vocab * job.model.hidden / tp
+    nbytes = each * job.model.vocab * job.model.table_dim / tp
     two = np.full_like(tp, 2)
     timed = collectives.collective(
         job.pool, "all_reduce", nbytes=nbytes, ranks=two, stride=ranks_apart, leaving=stage_ranks

@@ -42,6 +42,11 @@ def experts_together(runtime: Runtime, groups: Floats | Ints | int) -> Floats | 
     return 0 * groups + 1 if runtime.amount("experts_together") else groups
 
 
+def shared_adapters(runtime: Runtime) -> bool:
+    """Whether a product of a rank's experts has one adapter."""
+    return runtime.amount("shared_adapters") > 0
+
+
 def separate_products(runtime: Runtime) -> bool:
     """Whether queries, keys and values, and both halves of a gate, are products of their own."""
     return runtime.amount("separate_products") > 0

@@ -120,12 +120,19 @@ def _widened(layer: Layer, widening: float) -> Layer:
 def _with_adapters(layer: Layer, job: Job) -> Layer:
     """Low-rank adapters beside frozen matrices: all, those of attention or its input alone (Hu et al. 2021)."""
     rank, chosen = job.workload.lora_rank, job.workload.lora_targets
-    adapters = [
-        adapter
+    adapted = [
+        gemm
         for gemm in layer.gemms
         if not in_bf16(gemm)
         and (chosen == "all" or gemm.name in ATTENTION_GEMMS)
         and not (chosen == "qkv" and gemm.name == "attention_out")
+    ]
+    if effects.shared_adapters(job.runtime):
+        experts = ("experts_in", "experts_out")
+        adapted = [g._replace(m=g.groups * g.m, groups=1) if g.name in experts else g for g in adapted]
+    adapters = [
+        adapter
+        for gemm in adapted
         for adapter in (
             gemm._replace(name=f"{gemm.name}_lora_a", n=np.full_like(gemm.m, rank), parts=()),
             gemm._replace(name=f"{gemm.name}_lora_b", k=np.full_like(gemm.m, rank), parts=()),

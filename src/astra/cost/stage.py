@@ -314,7 +314,7 @@ def _held(job: Job, gathered: Gathered, table: StageKinds) -> Held:
     dense = over_stages(table, [own for own, _ in pairs])
     expert = over_stages(table, [own for _, own in pairs])
     if model.tied_embeddings or job.workload.mtp:  # such layers look tokens up once more
-        table_again = weights_of.Weights(sharded=model.vocab * model.hidden)
+        table_again = weights_of.Weights(sharded=model.vocab * model.table_dim)
         copy, _ = local(table_again, *degrees)
         dense = dense + (table.last & ~table.first) * copy[:, None]
     if job.workload.task != "lora":

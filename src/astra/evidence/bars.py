@@ -84,7 +84,7 @@ def _apart(kinds: Sequence[Kind]) -> Floats:
     """[kind] what is doubted besides, for words that runs have been published without."""
     sorts = {(kind.model, kind.zero, *_shared(kind)): kind for kind in kinds}
     many = {sort: len(runs().elsewhere(kind)) for sort, kind in sorts.items()}
-    return np.sqrt([many[kind.model, kind.zero, *_shared(kind)] for kind in kinds]) * math.log(APART)
+    return np.sqrt([many[(kind.model, kind.zero, *_shared(kind))] for kind in kinds]) * math.log(APART)
 
 
 def _plain(kind: Kind) -> Kind:
@@ -139,7 +139,8 @@ def _errors(without: str) -> _Errors:
     np.add.at(in_block, (of, np.arange(len(order)) // _BLOCK + 1), shares)
     of_length = [np.flatnonzero(length == each) for each in range(len(_lengths()) + 1)]
     before = tuple((some, in_block.cumsum(axis=1)[some]) for some in of_length)
-    return _Errors(*(column.reshape(-1, _BLOCK) for column in (sizes[order], of, shares)), length, before)
+    sizes, of, shares = (column.reshape(-1, _BLOCK) for column in (sizes[order], of, shares))
+    return _Errors(sizes, of, shares, length, before)
 
 
 @cache
@@ -194,7 +195,7 @@ def _product(rows: Floats, table: Floats) -> Floats:
 
 
 def _as_long(tokens: Ints | Floats) -> Floats:
-    """[.., tokens, length]: how much a run counts by the tokens of a micro-batch; what is believed is one more length."""
+    """[.., tokens, length]: how much a run counts by a micro-batch's tokens; one more length is what is believed."""
     near = np.exp(-PENALTY["tokens"] * np.abs(tokens[..., None] - _lengths()))
     return np.concatenate([near, np.ones((*near.shape[:-1], 1))], axis=-1)
 

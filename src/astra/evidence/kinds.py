@@ -178,7 +178,7 @@ class Runs(NamedTuple):
     def coded(self, kinds: Sequence[Kind]) -> tuple[Ints, Floats]:
         """Words of kinds in the same codes, and their GPUs; a value that no run has is -1."""
         places = [{word: place for place, word in enumerate(values)} for values in self.known]
-        words = [[place.get(word, -1) for place, word in zip(places, kind, strict=False)] for kind in kinds]
+        words = [[place.get(str(word), -1) for place, word in zip(places, kind, strict=False)] for kind in kinds]
         return np.array(words, np.int64).reshape(-1, len(WORDS)), np.array([kind.gpus for kind in kinds])
 
     def elsewhere(self, kind: Kind) -> list[str]:

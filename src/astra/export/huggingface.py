@@ -9,11 +9,8 @@ from astra.export.launch_script import adapter_notes, adapters, preamble, torchr
 from astra.export.quoting import json_text, yaml
 
 VERIFIED: Final = "transformers 5.12.1 and peft 0.21.2: trained on a CPU"
-_TARGETS: Final = {
-    "all": '"all-linear"',
-    "attention": '["q_proj", "k_proj", "v_proj", "o_proj"]',
-    "qkv": '["q_proj", "k_proj", "v_proj"]',
-}
+# Attention's projections have other names in other models: all of them, or all but the one that its result passes.
+_TARGETS: Final = {"all": '"all-linear"', "attention": "attention(base)", "qkv": "attention(base, without=RESULTS)"}
 
 
 def program(launch: Launch, *, checkpoints: bool) -> str:
@@ -38,7 +35,9 @@ def program(launch: Launch, *, checkpoints: bool) -> str:
     kind = [] if workload.low else ["        fp16=True," if workload.precision == "fp16" else "        bf16=True,"]
     said = [*kind, f"        gradient_checkpointing={checkpoints and strategy.recompute == 'full'},"]
     made = "\n".join(f"    {line}".rstrip() for line in lines) + "\n"
+    chosen = workload.task == "lora" and workload.lora_targets != "all"
     body = template("train_huggingface.txt").replace("@MODEL", made)
+    body = body.replace("@ATTENTION", template("train_attention.txt") if chosen else "")
     body = body.replace("@ARGUMENTS", "\n".join(said)).replace("@STEPS", str(steps)).replace("@TP", str(strategy.tp))
     # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
     top = joined(["# -*- coding: utf-8 -*-", *header(launch, VERIFIED)])

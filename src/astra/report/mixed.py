@@ -129,7 +129,8 @@ def _page(planset: MixedPlanSet, plans: int, columns: int, *, brief: bool = Fals
     parts += _runtimes(planset)
     if full:
         parts += [drawing.blank(), drawing.heading("The best plan"), drawing.text(best.strategy)]
-        parts += [*picture(best, columns, every_stage=True), *_details(best, columns), *sections.others(planset)]
+        parts += [*picture(best, columns, every_stage=True), *sections.details(best, columns)]
+        parts += sections.others(planset)
         parts += [drawing.blank(), drawing.heading("What each pool is worth")]
         parts += drawing.bullets([*comparison(planset), *marginal_sentences(planset), *line_sentences(planset)])
         parts += drawing.bullets(lost_sentences(planset))
@@ -140,18 +141,6 @@ def _page(planset: MixedPlanSet, plans: int, columns: int, *, brief: bool = Fals
         parts += [drawing.blank(), drawing.prose((search_words(planset), "dim"))]
         parts += drawing.bullets(planset.notes, mark="note:", style="dim")
     return parts if brief or full else [*parts, *_in_short(planset, best)]
-
-
-def _details(estimate: MixedEstimate, width: int) -> list[Part]:
-    """Time by term and by stage, memory by kind and stage, and how sure it is; terms are those of the slowest group."""
-    return [
-        *sections.where_time_goes(estimate, width),
-        *sections.by_stage(estimate, width),
-        *sections.memory(estimate, width),
-        drawing.blank(),
-        drawing.prose(explain.certainty(estimate)),
-        *sections.provenance(estimate),
-    ]
 
 
 def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[Part]:
@@ -227,7 +216,8 @@ def estimate_parts(estimate: MixedEstimate, columns: int, *, brief: bool = False
     parts += picture(estimate, columns, every_stage=full)
     if estimate.cost is not None:
         parts += [drawing.blank(), drawing.heading("The bill"), *drawing.bullets(money.bill_sentences(estimate))]
-    parts += _details(estimate, columns) if full else [drawing.blank(), drawing.prose(explain.certainty(estimate))]
+    sure = [drawing.blank(), drawing.prose(explain.certainty(estimate))]
+    parts += sections.details(estimate, columns) if full else sure
     parts += [drawing.blank(), drawing.prose(runs_sentence(estimate))]
     return [*parts, *drawing.bullets(estimate.warnings, mark="note:", style="dim")]
 

@@ -67,6 +67,13 @@ def provenance(estimate: Estimate) -> list[Part]:
     return [drawing.blank(), drawing.heading("How each term is known"), out]
 
 
+def details(estimate: Estimate, width: int, *, by_stages: bool = True) -> list[Part]:
+    """Time by term and stage, memory by kind and stage, and how sure it is; of a fleet, terms of its slowest group."""
+    stages = by_stage(estimate, width) if by_stages else []
+    sure = [drawing.blank(), drawing.prose(explain.certainty(estimate)), *provenance(estimate)]
+    return [*where_time_goes(estimate, width), *stages, *memory(estimate, width), *sure]
+
+
 def others(planset: PlanSet) -> list[Part]:
     """By how much each of the other plans lost, and on what."""
     sentences = explain.losses(planset)

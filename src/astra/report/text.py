@@ -53,7 +53,9 @@ def _page(planset: PlanSet, plans: int, columns: int, *, brief: bool, full: bool
         parts += [drawing.blank(), *drawing.bullets(sections.lost_sentences(planset))]
     if full:
         if planset.plans:
-            parts += _best(planset.best.estimate, columns)
+            best = planset.best.estimate
+            parts += [drawing.blank(), drawing.heading("The best plan"), drawing.text(best.strategy)]
+            parts += sections.details(best, columns, by_stages=False)
             parts += money.bill(planset)
             parts += sections.others(planset)
         parts += sections.ledger(planset)
@@ -166,19 +168,6 @@ def _ranking(plans: list[Plan], width: int) -> Part:
         name = drawing.text((degrees, best), between, (switches, "dim"))
         out.add_row(str(plan.rank), name, *(cells[head] for head in heads))
     return out
-
-
-def _best(estimate: Estimate, width: int) -> list[Part]:
-    return [
-        drawing.blank(),
-        drawing.heading("The best plan"),
-        drawing.text(estimate.strategy),
-        *sections.where_time_goes(estimate, width),
-        *sections.memory(estimate, width),
-        drawing.blank(),
-        drawing.prose(explain.certainty(estimate)),
-        *sections.provenance(estimate),
-    ]
 
 
 def _verdict(estimate: Estimate) -> list[Part]:

@@ -105,23 +105,23 @@ def _paths() -> dict[str, Any]:
                       "nearest": {"type": "boolean", "default": False}}, needed=["request", "target"])  # fmt: skip
     config = _object({"text": {"type": "string"}, "name": {"type": "string", "default": "config.json"}}, ["text"])
     report = _object({"verb": _words("plan", "rent"), "request": either}, needed=["request"])
+    html, svg, packed = "text/html", "image/svg+xml", "application/zip"
+    posts: dict[str, tuple[Any, ...]] = {
+        "plan": ("The best strategies for a model on some GPUs", ask["plan"], "PlanSet"),
+        "estimate": ("Time and memory of one strategy", ask["estimate"], "Estimate"),
+        "rent": ("What to rent: every trade of time for money worth making", ask["rent"], "RentReport"),
+        "afford": ("What a budget buys: tokens, models, GPUs", bought, "AffordReport"),
+        "sweep": ("How the best plan moves with a number", over, "astra.study.records.Sweep"),
+        "explain": ("Why a plan is as it is, and what would change it", why, "Explanation"),
+        "compare": ("Two strategies side by side, term by term", both, "Comparison"),
+        "view": ("An answer as part of a page", shown, "", html),
+        "report": ("An answer as a page of its own to show", report, "", html),
+        "trace": ("The simulated step of a strategy as a picture", ask["estimate"], "", svg),
+        "export": ("The files that start a plan", export, "", packed),
+        "import": ("A model out of a Hugging Face config.json", config, "Imported"),
+    }
     return {
-        "/api/plan": _post("plan", "The best strategies for a model on some GPUs", ask["plan"], "PlanSet"),
-        "/api/estimate": _post("estimate", "Time and memory of one strategy", ask["estimate"], "Estimate"),
-        "/api/rent": _post(
-            "rent", "What to rent: every trade of time for money worth making", ask["rent"], "RentReport"
-        ),
-        "/api/afford": _post("afford", "What a budget buys: tokens, models, GPUs", bought, "AffordReport"),
-        "/api/sweep": _post("sweep", "How the best plan moves with a number", over, "astra.study.records.Sweep"),
-        "/api/explain": _post("explain", "Why a plan is as it is, and what would change it", why, "Explanation"),
-        "/api/compare": _post("compare", "Two strategies side by side, term by term", both, "Comparison"),
-        "/api/view": _post("view", "An answer as part of a page", shown, "", "text/html"),
-        "/api/report": _post("report", "An answer as a page of its own to show", report, "", "text/html"),
-        "/api/trace": _post(
-            "trace", "The simulated step of a strategy as a picture", ask["estimate"], "", "image/svg+xml"
-        ),
-        "/api/export": _post("export", "The files that start a plan", export, "", "application/zip"),
-        "/api/import": _post("import", "A model out of a Hugging Face config.json", config, "Imported"),
+        **{f"/api/{kind}": _post(kind, *said) for kind, said in posts.items()},
         "/api/catalog": _get("Models, GPUs, nodes, runtimes, precisions and targets known by name"),
         "/api/openapi.json": _get("This description"),
     }

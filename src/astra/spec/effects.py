@@ -22,6 +22,7 @@ EFFECTS: Final[dict[str, EffectField]] = {
         0, "the host issues kernels and collectives without ever waiting inside a micro-batch"
     ),
     "experts_together": EffectField(0, "one kernel for the products of all of a rank's experts, not one for each"),
+    "shared_adapters": EffectField(0, "one adapter for a product of all of a rank's experts, not one for each"),
     "separate_products": EffectField(
         0, "queries, keys and values, and both halves of a gate, are products of their own"
     ),

@@ -5,8 +5,8 @@ used before, counted over all recipes for experts of Megatron-Bridge 0.2 to 0.6,
 with the node, most took the plain all-to-all until the NeMo container 26.02.01; those of them with an interleaved
 pipeline hide it (24 of 33). Recipes for experts in mxfp8, or in nvfp4 on Blackwell Ultra and without biases, capture
 whole iterations and hide expert exchanges since 26.06, and of those in mxfp8 all but those for latent attention on
-B200 and GB200 run attention in fp8; before, in other precisions, and in models with state spaces or delta nets, parts at most.
-Recompute that is not stated is the least with which the run fits.
+B200 and GB200 run attention in fp8; before, in other precisions, and in models with state spaces or delta nets, parts
+at most. Recompute that is not stated is the least with which the run fits.
 """
 
 from __future__ import annotations
