@@ -1,4 +1,4 @@
-# Torch and torchtitan are imported where they are used: only a measurement may need them.
+# Torchtitan is imported where it is used: only a measurement may need it.
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse one rank of torchtitan's own models: its layers, tensor parallelism by DTensor, compilation and FSDP2.
 

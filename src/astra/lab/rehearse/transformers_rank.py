@@ -1,4 +1,4 @@
-# Torch and transformers are imported where they are used: only a measurement may need them.
+# Transformers is imported where it is used: only a measurement may need it.
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Rehearse one rank of a Hugging Face model under FSDP2, as Accelerate shards it.
 
