@@ -162,7 +162,7 @@ def _of_plain(pool: str, strategy: Strategy, microbatches: int) -> dict[str, Any
     return {**fields, "microbatches": microbatches, "segments": (segment,)}
 
 
-def cut_alike(groups: Iterable[Group]) -> bool:
+def same_cut(groups: Iterable[Group]) -> bool:
     """Whether every group cuts the model alike, so that ranks meet their like in all of them."""
     return len({(group.cp, group.vp, group.layers, group.degrees) for group in groups}) == 1
 

@@ -42,7 +42,7 @@ from astra.search.fleet.records import GroupEstimate, MixedEstimate, MixedStage
 from astra.search.fleet.summary import BETWEEN, KnownOfStrategy, group_record, summary
 from astra.search.words import said
 from astra.spec.job import STRAGGLING, Job
-from astra.spec.mixed import Group, MixedStrategy, Segment, cut_alike
+from astra.spec.mixed import Group, MixedStrategy, Segment, same_cut
 from astra.spec.strategy import Strategy, replace, usual_schedule
 from astra.units import GIB
 
@@ -106,7 +106,7 @@ def _costed_once(
     fleet: Fleet, strategy: MixedStrategy, group: Group, user_rules: Sequence[Rule], known: CostedGroups | None
 ) -> list[CostedSegment]:
     """The segments of a group, of which only those that share a state or reduce together ask what the others are."""
-    if known is None or strategy.shares or (len(strategy.groups) > 1 and cut_alike(strategy.groups)):
+    if known is None or strategy.shares or (len(strategy.groups) > 1 and same_cut(strategy.groups)):
         return costed_group(fleet, strategy, group, user_rules)
     beside = len(strategy.groups), slowest_wire(fleet, strategy)
     key = (group, *beside, strategy.zero, strategy.overlap, strategy.sp, strategy.flash, strategy.local)
@@ -152,7 +152,7 @@ def _costed(
     if mixed.shares:
         jobs = [fleet.jobs[fleet.place(one.segments[0].pool)] for one in mixed.groups]
         costs = with_shares(job, costs, mixed, group, jobs, way)
-    elif way is not None and mixed.local == 1 and cut_alike(mixed.groups):
+    elif way is not None and mixed.local == 1 and same_cut(mixed.groups):
         shards = cost.Shards(*(np.array([value]) for value in (segment.tp, group.cp, segment.ep, group.mbs)))
         in_all = sum(each.dp for each in mixed.groups)
         costs = costs._replace(sync=cost.with_like_groups(job, costs.sync, costs.held, shards, in_all, way))

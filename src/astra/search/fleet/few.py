@@ -23,7 +23,7 @@ from astra.provenance import Source
 from astra.search.fleet.dealing import Dealt, OpenGroup, Sharing, Way
 from astra.search.fleet.frames import Counts, FrameShape
 from astra.search.fleet.space import FrameSpace
-from astra.spec.mixed import Group, MixedStrategy, Segment, cut_alike
+from astra.spec.mixed import Group, MixedStrategy, Segment, same_cut
 
 if TYPE_CHECKING:
     from astra.search.fleet.search import Costed, FleetCandidate, Planner
@@ -173,7 +173,7 @@ Best = dict[tuple[int, int, int], Shares]  # by pools that are used, replicas an
 def more_of_few(planner: Planner, counts: Counts, limit_s: float) -> list[list[FleetCandidate]]:
     """What only a small fleet is asked for: replicas that are dealt the batch one by one, and pools cut in two."""
     cut = _cut_in_two(planner, counts, SPREAD * limit_s) if sum(counts) <= FEWEST_GPUS else []
-    dealt = [dealt_alike(planner.frame_space, counts, limit_s), *([one.dealt for one in some] for some in cut)]
+    dealt = [dealt_together(planner.frame_space, counts, limit_s), *([one.dealt for one in some] for some in cut)]
     return [planner.shared(some) for some in dealt]
 
 
@@ -195,14 +195,14 @@ def _cut_in_two(planner: Planner, counts: Counts, limit_s: float) -> list[list[S
         several = sum(gpus > 0 for gpus in one) > 1
         if several and any(other) and (one >= other or sum(gpus > 0 for gpus in other) == 1):
             ways += product(groups(one), groups(other))
-    alike = [way for way in ways if cut_alike(part.group(part.round) for part in way)]  # they reduce together
+    same = [way for way in ways if same_cut(part.group(part.round) for part in way)]  # they reduce together
     return [
         planner.groups.dealer(ways, limit_s, KEPT).best(),
-        planner.groups.dealer(alike, limit_s, KEPT, alike=True).best(),
+        planner.groups.dealer(same, limit_s, KEPT, together=True).best(),
     ]
 
 
-def dealt_alike(space: FrameSpace, counts: Counts, limit_s: float) -> list[Dealt]:
+def dealt_together(space: FrameSpace, counts: Counts, limit_s: float) -> list[Dealt]:
     """The best ways to share the batch below a time, best first, by what follows on the pool of each replica."""
     limits = space.limits
     allowed = not limits.unsearched and limits.allows("pp", 1) and limits.chunks(1)

@@ -324,16 +324,16 @@ class Planner:
                     for must in (_sets(counts) if small else ())]  # fmt: skip
         limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
         joined = [] if self.limits.restrictions.equal_replicas else self.joined(counts, every=every, limit=limit)
-        alike = [] if every else self.shared(one.dealt for one in self.groups.alike(counts))
+        same_cut = [] if every else self.shared(one.dealt for one in self.groups.of_same_cut(counts))
         kinds = [*over, same_replicas[: KEPT if small else 3], groups[:3], joined[:2], plain[:2]]
-        kinds += [[one for one in alike if one.step_s < limit]]
+        kinds += [[one for one in same_cut if one.step_s < limit]]
         if small and not every:
             from astra.search.fleet.few import more_of_few  # noqa: PLC0415 - few fleets are small
 
             kinds += more_of_few(self, counts, limit)
         if self.upper:  # plans that are slower as expected and doubted less
             trusted = self.groups.trusted(counts, every=every)
-            kinds += [self.shared(one.dealt for one in trusted), alike, plain[2:4]]
+            kinds += [self.shared(one.dealt for one in trusted), same_cut, plain[2:4]]
         most = 1 if self.effort.late else KEPT
         costed = {str(each.strategy): each for some in kinds for each in self.cost(some, most)}
         ranked = sorted(costed.values(), key=lambda each: each.estimate.step_s)

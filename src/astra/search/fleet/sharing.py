@@ -90,9 +90,9 @@ class GroupSearch:
         self.left_open |= dealer.left_open
         return found
 
-    def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT, *, alike: bool = False) -> Dealer:
-        """Who deals the batch to some ways to use pools; ``alike``: as if groups had nothing to exchange."""
-        return Dealer(ways, self.batch, (lambda _: None) if alike else self.wire, keep=keep, below=limit)
+    def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT, *, together: bool = False) -> Dealer:
+        """Who deals the batch to some ways to use pools; ``together``: as if groups had nothing to exchange."""
+        return Dealer(ways, self.batch, (lambda _: None) if together else self.wire, keep=keep, below=limit)
 
     def of_part(self, pool: int, gpus: int, share: float, limit: float) -> list[OpenGroup]:
         """Groups of a part of a pool, also for about a share of the batch."""
@@ -101,7 +101,7 @@ class GroupSearch:
             self._ask(self._asked(pool, gpus, near, wire), self._step_s(pool, gpus, limit))
         return undominated(self.menus.known(pool, gpus), self.menus.wires)
 
-    def alike(self, counts: Counts) -> list[Sharing]:
+    def of_same_cut(self, counts: Counts) -> list[Sharing]:
         """The best groups that cut the model alike, as if they had nothing to exchange between pools.
 
         They reduce together, for which only the full estimate has a price.
@@ -112,7 +112,7 @@ class GroupSearch:
         found: list[Sharing] = []
         for groups in shapes.values():
             if len({group.pools for group in groups}) > 1:
-                found += self.dealer([(group,) for group in groups], np.inf, 1, alike=True).best()
+                found += self.dealer([(group,) for group in groups], np.inf, 1, together=True).best()
         return sorted(found, key=lambda one: one.seconds)[:KEPT]
 
     def _known(self, counts: Counts) -> list[OpenGroup]:
