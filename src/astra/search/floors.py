@@ -191,8 +191,9 @@ class Floors:
         figures = (least_s, _waiting_s, _compute_s, _products_s)
         whole_s, waiting_s, compute_s, products_s = (over_model(self.job, parts, figure) for figure in figures)
         part = parts.parts[most_of(self.job)]
-        one = (figure(part)[parts.place] for figure in (least_s, _compute_s, _products_s))
-        return _LayerWork(whole_s, waiting_s, compute_s, products_s, *one, rows["tp"] * rows["cp"] / rows["mbs"])
+        layer = [figure(part)[parts.place] for figure in (least_s, _compute_s, _products_s)]
+        share = rows["tp"] * rows["cp"] / rows["mbs"]
+        return _LayerWork(whole_s, waiting_s, compute_s, products_s, layer[0], layer[1], layer[2], share)
 
 
 def most_of(job: Job) -> LayerKind:
