@@ -102,12 +102,12 @@ class Pieces(NamedTuple):
 def pieces(job: Job, shard: Shard) -> dict[LayerKind | str, Pieces]:
     """Every part of the model, as ``parts`` has them, without all that does not ask how a sequence is cut."""
     rows, repeated, found = len(shard.tp), SameShardings(shard), {}
-    beside = dict.fromkeys(("gemm", "attention", "layer"), np.zeros(rows))
+    nothing = dict.fromkeys(("gemm", "attention", "layer"), np.zeros(rows))
     for key, layer in layers_of(job, shard).items():
         sends = {name: some if name == "cp" else [] for name, some in sends_of(job, key, shard).items()}
         sent = timed_sends(job, sends, repeated)
         attention_s, _ = _attention_of(job, shard, layer, repeated)
-        sent_s = [communication(job, shard, sent, way, beside, {})[0]["cp"] for way in ("forward", "backward")]
+        sent_s = [communication(job, shard, sent, way, nothing, {})[0]["cp"] for way in ("forward", "backward")]
         found[key] = Pieces(attention_s["fwd"] + attention_s["bwd"], sent_s[0] + sent_s[1])
     return found
 

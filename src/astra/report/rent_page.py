@@ -78,8 +78,8 @@ def front_table(report: RentReport) -> str:
     """Every choice of the front."""
     before, after = ("from", "$/GPU-h", "network", "time", "cost"), ("range", "if nothing fails", "strategy")
     rows = []
-    beside = [choice for choice in report.chosen[:1] if "chosen" in choice.roles and choice not in report.front]
-    for number, choice in [*enumerate(report.front, start=1), *((0, choice) for choice in beside)]:
+    off_front = [choice for choice in report.chosen[:1] if "chosen" in choice.roles and choice not in report.front]
+    for number, choice in [*enumerate(report.front, start=1), *((0, choice) for choice in off_front)]:
         cells, cost = choice_cells(choice, report.judged_by), choice.cost
         cells["range"] = " to ".join(map(show_dollars, astuple(judged(choice, report.judged_by).usd_range)))
         cells["if nothing fails"] = f"{show_seconds(cost.days * DAY_S)}, {show_dollars(cost.usd)}"
