@@ -200,7 +200,9 @@ def test_only_mixes_that_a_runtime_runs_are_told_unless_all_are_asked_for(
     prices = {"H100": 1.66, "B200": 7.76}
     assert asked(tmp_path, prices).search.mixes.on_front > 0
     monkeypatch.setattr(mixes, "LEAST_GAIN", 10.0)  # every one that could be on the front is planned
-    for choice in asked(tmp_path, prices, which="some").front:
+    report = asked(tmp_path, prices, which="some")
+    assert report.search.mixes.on_front > 0
+    for choice in report.front:
         if len(choice.parts) > 1:
-            (note,) = [note for note in asked(tmp_path, prices).notes if note.startswith(choice.name)]
+            (note,) = [note for note in report.notes if note.startswith(choice.name)]
             assert "no runtime" not in note
