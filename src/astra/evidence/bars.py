@@ -223,9 +223,9 @@ def least_factor(kind: Kind) -> float:
 
 @lru_cache(maxsize=64)
 def _factors(kind: Kind) -> Floats:
-    """What is known so far of the strategies of jobs that are of one kind but for their strategies."""
+    """What is known so far of the strategies of jobs that are of one kind but for their strategies; 0 what is not."""
     del kind
-    return np.full(KEYS, np.nan)
+    return np.zeros(KEYS)
 
 
 class Doubt:
@@ -238,7 +238,7 @@ class Doubt:
     def of(self, columns: Mapping[str, Column]) -> Floats:
         """The factor of each row of a table; its dispatcher is the job's."""
         keys = keys_of(self._job, {name: column for name, column in columns.items() if name != "dispatch"})
-        new = unique(keys[np.isnan(self._factors[keys])])
+        new = unique(keys[self._factors[keys] == 0])
         if len(new):
             first, kind = np.unique(new // TOKENS, return_inverse=True)
             tokens, length = np.unique(new % TOKENS, return_inverse=True)

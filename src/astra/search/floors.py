@@ -90,12 +90,24 @@ class ShardNumbers:
         return out
 
 
+class Known(NamedTuple):
+    """What is known of some of very many numbers."""
+
+    numbers: Ints  # ascending
+    seconds: Floats  # [3, number]
+
+    def at(self, numbers: Ints) -> Floats:
+        """[3, number] of those asked for; zero, which is a floor of anything, where nothing is known."""
+        place = np.minimum(self.numbers.searchsorted(numbers), len(self.numbers) - 1)
+        return np.where(self.numbers[place] == numbers, self.seconds[:, place], 0.0)
+
+
 class SharedFloors:
     """What the jobs of one search have in common."""
 
     def __init__(self) -> None:
         self.rows: dict[object, tuple[dict[str, Column], Floats]] = {}  # by facts: ways that are legal, and their bytes
-        self.compute: dict[str, Floats] = {}  # by GPU: [3, number] without communication; zero where nobody asked
+        self.compute: dict[str, Known] = {}  # by GPU, without communication
 
 
 class Floors:
@@ -138,7 +150,7 @@ class Floors:
     def _as_elsewhere(self, floor: Floor) -> Floor:
         """What the same GPU takes in any node."""
         known = self._shared.compute[self.job.pool.device.name]
-        return Floor(floor.rows, *known[:, self.numbers.of(floor.rows, SHARDS)])
+        return Floor(floor.rows, *known.at(self.numbers.of(floor.rows, SHARDS)))
 
     def _with_whole_experts(self, floor: Floor) -> Floor:
         """Communication in this node with experts that are not split, and products at the peak where some are."""
@@ -151,10 +163,10 @@ class Floors:
         spared_s = np.where(rows["etp"] > 1, np.maximum(work.products_s - at_peak_s / work.share, 0.0), 0.0)
         spared_layer_s = np.where(rows["etp"] > 1, work.layer_products_s, 0.0)
         if self.job.pool.device.name not in self._shared.compute:
-            found = np.zeros((3, self.numbers.size(SHARDS)))
-            layer_s = work.layer_compute_s - spared_layer_s
-            found[:, self.numbers.of(rows, SHARDS)] = work.floor_s(work.compute_s - spared_s, layer_s)
-            self._shared.compute[self.job.pool.device.name] = found
+            numbers = self.numbers.of(rows, SHARDS)
+            order = np.argsort(numbers)
+            found = work.floor_s(work.compute_s - spared_s, work.layer_compute_s - spared_layer_s)
+            self._shared.compute[self.job.pool.device.name] = Known(numbers[order], found[:, order])
         return Floor(rows, *work.floor_s(work.whole_s - spared_s, work.layer_s - spared_layer_s))
 
     def _with_all(self, floor: Floor) -> Floor:
