@@ -7,16 +7,20 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from astra.validate.runs import Run, read_runs
 from astra.validate.sources import use_of
 from astra.validate.table import published
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-RUNS = FOLDER / "blind" / "runs.csv"
+FIRST, SECOND = FOLDER / "blind" / "runs.csv", FOLDER / "blind" / "runs2.csv"
+both = pytest.mark.parametrize("runs", [FIRST, SECOND], ids=["first", "second"])
 
 
-def test_every_run_is_read() -> None:
-    assert [found for found in read_runs(RUNS) if not isinstance(found, Run)] == []
+@both
+def test_every_run_is_read(runs: Path) -> None:
+    assert [found for found in read_runs(runs) if not isinstance(found, Run)] == []
 
 
 def what(run: Run) -> tuple[int, int, int, int, float | None]:
@@ -25,19 +29,32 @@ def what(run: Run) -> tuple[int, int, int, int, float | None]:
     return job.model.layers, job.model.hidden, job.pool.gpus, job.workload.global_batch, run.measured.step_s
 
 
-def test_none_is_in_the_table_that_is_fitted_on() -> None:
+@both
+def test_none_is_in_the_table_that_is_fitted_on(runs: Path) -> None:
     ours = {what(run) for run in published() if isinstance(run, Run) and run.measured.step_s}
     assert ours
-    for run in read_runs(RUNS):
+    for run in read_runs(runs):
         assert isinstance(run, Run)
         assert what(run) not in ours, run.id
         assert use_of(run.source, run.job.model.name) == "test", run.id
 
 
-def test_every_run_has_its_first_prediction() -> None:
-    first = json.loads((FOLDER / "results" / "2026-11-18_blind.json").read_text(encoding="utf-8"))
-    with RUNS.open(encoding="utf-8", newline="") as table:
+def test_the_second_set_has_none_of_the_first_nor_its_places() -> None:
+    first, second = ([run for run in read_runs(runs) if isinstance(run, Run)] for runs in (FIRST, SECOND))
+    seen = {what(run) for run in first if run.measured.step_s}
+    assert [run.id for run in second if what(run) in seen] == []
+    places = [{run.citation.partition(":")[0].partition("@")[0] for run in runs} for runs in (first, second)]
+    assert not places[0] & places[1]
+
+
+@pytest.mark.parametrize(
+    ("runs", "kept"), [(FIRST, "2026-11-18_blind.json"), (SECOND, "2026-11-18_blind2.json")], ids=["first", "second"]
+)
+def test_every_run_has_its_first_prediction(runs: Path, kept: str) -> None:
+    first = json.loads((FOLDER / "results" / kept).read_text(encoding="utf-8"))
+    with runs.open(encoding="utf-8", newline="") as table:
         rows = list(csv.DictReader(table))
+    assert first["commit"] == "7d4e1a2c"
     assert [row["id"] for row in rows] == [row["id"] for row in first["rows"]]
     told = Counter(row["notes"].partition("conf=")[2][:1] for row in rows)
     assert set(told) == {"A", "B", "C"}
