@@ -57,9 +57,10 @@ CASES: Final = (
         "tp2 pp8 vp4 ep32 mbs1 sp zero1 recompute=none dispatch=alltoall overlap=grad,param,p2p,ep",
         f"{BRIDGE}: qwen3_235b_a22b_pretrain_256gpu_h100_bf16",
         "Experts over two nodes instead of four, and HybridEP, which sends a token once to a node, as NVIDIA's newer "
-        "recipes for H100 have it (DeepSeek-V3, Qwen3-30B). Half the stages fit with two kinds of modules recomputed "
-        "and without graphs of layers, which recipes for H100 do without. Both hide exchanges between nodes behind "
-        "another micro-batch, as one published run does: the interval is wide; --forbid overlap=ep plans without it.",
+        "recipes for H100 have it (DeepSeek-V3, Qwen3-30B). The stages are the recipe's, with more chunks, and no "
+        "graphs of layers, whose inputs would take the room. Both hide exchanges between nodes behind another "
+        "micro-batch, as one published run does: the interval is wide. Try 30 steps before the whole run; "
+        "--forbid overlap=ep plans without it.",
     ),
     Case(
         "qwen3-235b-a22b", "256xB200", 8192, 4096, "mxfp8", "megatron-bridge",
@@ -97,8 +98,8 @@ CASES: Final = (
         "llama-3.1-405b", "512xH100", 512, 8192, "bf16", "megatron-bridge",
         "tp8 pp8 vp8 cp2 mbs1 sp zero1 recompute=none graphs=none overlap=grad,param,tp,p2p",
         f"{BRIDGE}: llama31_405b_pretrain_1024gpu_h100_bf16, half the replicas",
-        "The same tensor and context groups. With half of the recipe's GPUs its eight stages fill the memory to the "
-        "last 8%, which plans keep free; sixteen do not.",
+        "The recipe's own strategy, with graphs of layers, which there is just room for beside the 8% that plans keep "
+        "free. The embedding and the loss have chunks of a layer less.",
     ),
     Case(
         "llama-3.1-405b", "16384xH100", 2048, 8192, "bf16", "megatron-bridge",
