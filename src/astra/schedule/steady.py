@@ -33,7 +33,7 @@ from astra.schedule.simulator import (
 )
 
 _SAME: Final = 1e-13  # of the time elapsed: what rounding may add
-_ATTEMPTS: Final = (2, 6)  # look after this many micro-batches per rank past the warm-up
+_ATTEMPTS: Final = (2, 6, 48, 384, 3072)  # look after this many micro-batches per rank past the warm-up
 _NARROW: Final = 40  # ranks of all pipelines that are run slot by slot rather than in waves
 _SHORT: Final = 16_384  # slots whose order is remembered
 _CELLS: Final = 1_000_000  # slots of all pipelines that are run at once
