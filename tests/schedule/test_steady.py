@@ -87,3 +87,22 @@ def test_slot_by_slot_and_in_waves_are_the_same_to_the_last_bit(name: str, v: in
 def test_slots_that_wait_for_one_another_are_told() -> None:
     with pytest.raises(RuntimeError, match=r"deadlocks: ranks \[0, 1\]"):
         simulator.walk(np.array([[2, 4], [0, 4]]))
+
+
+@pytest.mark.parametrize("gap", [1e-2, 1e-3])
+def test_a_rhythm_that_comes_late_is_found(gap: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first rank that is quicker by little takes long to run as far ahead as it may."""
+    p, v, m = 2, 4, 8192
+    forward_s = np.where(np.arange(p * v) % p == 1, 1.0 + gap, 1.0)
+    times: dict[str, Any] = {"forward_s": forward_s, "backward_s": 2 * forward_s, "send_s": 0.05}
+    whole_s = simulate("interleaved", p=p, v=v, m=m, **times).total_s
+    monkeypatch.setattr(steady, "_total_s", _not_all_of(m, steady._total_s))
+    assert step_s("interleaved", p=p, v=v, m=m, **times) == pytest.approx(whole_s, rel=1e-12)
+
+
+def _not_all_of(most: int, total_s: Any) -> Any:
+    def few_s(plan: Any, p: int, v: int, m: int, *rest: Any) -> Floats:
+        assert m < most, "every micro-batch is run"
+        return np.asarray(total_s(plan, p, v, m, *rest))
+
+    return few_s
