@@ -32,7 +32,8 @@ class Environment(NamedTuple):
 
 
 ENVIRONMENTS: Final = (
-    Environment("torch", ((TORCH, "numpy", "packaging", "typing_extensions", *CPU_WHEELS),)),
+    # msgspec is for the records of Astra's own ranks, which the trainer beside exported Megatron scripts is made of.
+    Environment("torch", ((TORCH, "numpy", "msgspec", "packaging", "typing_extensions", *CPU_WHEELS),)),
     Environment(
         "megatron",
         # The wheels are tagged for Python 3.12 but hold plain Python; no dependency besides torch is needed here.
