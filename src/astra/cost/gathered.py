@@ -16,9 +16,10 @@ from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.parts import Direction, Part
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Shard
-from astra.layers.split import Place, StageKinds, kinds, stack, stages
+from astra.layers.split import Place, StageKinds, kinds, stack, stage_kind_of_rank, stages
 from astra.provenance import Floats, Ints
 from astra.schedule.registry import find
+from astra.schedule.simulator import most_alive
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
 
@@ -285,6 +286,7 @@ class Layouts(tuple[Layout, ...]):
     """The layouts of a space; their stages are worked out once."""
 
     _stages: dict[bool, StageKinds]
+    _alive: dict[tuple[int, str, int, bool], Floats]
 
     def stages(self, model: ModelSpec, *, every_rank: bool) -> StageKinds:
         """The kinds of rank of every layout, [layout, sort]."""
@@ -293,6 +295,19 @@ class Layouts(tuple[Layout, ...]):
         if every_rank not in self._stages:
             self._stages[every_rank] = stack([stages(model, *layout, every_rank) for layout in self])
         return self._stages[every_rank]
+
+    def alive(self, model: ModelSpec, at: int, schedule: str, m: int, *, every_rank: bool) -> Floats:
+        """The most micro-batches alive on a rank of each kind of one layout; kinds that it lacks repeat the first."""
+        if not hasattr(self, "_alive"):
+            self._alive = {}
+        key = (at, schedule, m, every_rank)
+        if key not in self._alive:
+            kind = np.arange(self[at].pp) if every_rank else stage_kind_of_rank(model, *self[at])
+            found = np.zeros(self.stages(model, every_rank=every_rank).rank.shape[1])
+            np.maximum.at(found, kind, most_alive(schedule, self[at].pp, self[at].vp, m, self[at].layers))
+            found[kind.max() + 1 :] = found[0]
+            self._alive[key] = found
+        return self._alive[key]
 
     def in_line(self) -> Layouts:
         """The same virtual stages, each on a rank of its own."""

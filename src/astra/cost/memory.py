@@ -69,7 +69,7 @@ def activations(costs: StageCosts, vp: Ints, recomputes: Recomputes) -> Activati
     at_once = np.where(block, np.floor(layers / chunks) <= n, np.minimum(n, chunk))
     stretch = np.where(full, at_once, 0) * costs.layer_whole[:, None, :]
     working = costs.layer_working[:, None, :] + stretch
-    return Activations(kept * (costs.in_flight / vp[:, None])[:, None, :], working, costs.head_bytes[:, None, :])
+    return Activations(kept * costs.alive[:, None, :], working, costs.head_bytes[:, None, :])
 
 
 def least_activations(costs: StageCosts, vp: Ints, *, offload: bool = False) -> Activations:
@@ -77,7 +77,7 @@ def least_activations(costs: StageCosts, vp: Ints, *, offload: bool = False) -> 
 
     With ``offload`` all inputs may wait in host memory.
     """
-    inputs = costs.kept_checkpoint * costs.in_flight / np.maximum(costs.layers, vp[:, None])
+    inputs = vp[:, None] / np.maximum(costs.layers, vp[:, None]) * costs.kept_checkpoint * costs.alive
     inputs = 0 * inputs if offload else inputs
     return Activations(inputs[:, None, :], costs.layer_working[:, None, :], costs.head_bytes[:, None, :])
 

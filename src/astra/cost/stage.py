@@ -38,9 +38,11 @@ from astra.layers.operators import Retention, Shard
 from astra.layers.split import StageKinds, kinds
 from astra.network.collectives import host_transfer_s
 from astra.provenance import Bools, Codes, Floats, Ints
-from astra.schedule.registry import in_flight_chunks
+from astra.schedule.registry import in_flight_chunks, legal
+from astra.schedule.simulator import enough_microbatches
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
+from astra.spec.strategy_fields import SCHEDULES
 
 __all__ = [
     "SHARD_COLUMNS", "Gathered", "Meshes", "Passes", "StageCosts", "StageMemory", "StageTimes", "StageWork",
@@ -107,6 +109,7 @@ class StageCosts(NamedTuple):
     in_flight: Ints
     ahead: Ints
     microbatches: Ints
+    alive: Floats  # micro-batches through all of a rank's layers that weigh as much as its pairs in flight
     kept_whole: Floats
     kept_modules: Floats  # [mesh, sort, module] of it: what selective recompute of each module does not keep
     kept_checkpoint: Floats
@@ -214,12 +217,13 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     memory, held = StageMemory(job, gathered, table), _held(job, gathered, table)
     shards, expert_shards = shard_groups(job, columns, expert_groups(columns)[0])
     whole, checkpoint, largest = memory.layers("whole"), memory.layers("checkpoint"), memory.largest("whole")
-    alive = work.in_flight / columns["vp"][:, None]
+    alive = _alive(job, meshes, table, work, every_rank)
     graphed = graph_bytes(job, checkpoint, alive)
     end_bytes = job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     ends = np.where(pp > 1, end_bytes, 0.0)[:, None] * (2.0 + effects.keeps_outputs(job.runtime, work.in_flight))
     return StageCosts(
         *work,
+        alive=alive,
         kept_whole=whole + times.queued_bytes(job, gathered.shard, work.microbatches, alive),
         kept_modules=memory.modules(job),
         kept_checkpoint=checkpoint,
@@ -277,6 +281,27 @@ def _in_flight(table: StageKinds, columns: Columns, microbatches: Ints) -> tuple
     ends = np.concatenate((table.rank, table.until), axis=1)
     first, last = np.split(in_flight_chunks(columns["schedule"][:, None], **shape, rank=ends), 2, axis=1)
     return np.maximum(first, last), last
+
+
+def _alive(job: Job, meshes: Meshes, table: StageKinds, work: StageWork, every_rank: bool) -> Floats:
+    """What is in flight as micro-batches through all of a rank's layers: its chunks do not all hold as many."""
+    columns, vp = meshes.columns, meshes.columns["vp"][:, None]
+    alive = np.asarray(work.in_flight / vp, np.float64)
+    uneven = (table.chunk_layers * vp != table.counts.sum(axis=-1)).any(axis=1)
+    rows = np.flatnonzero(uneven & legal(columns["schedule"], p=columns["pp"], v=columns["vp"], m=work.microbatches))
+    if not len(rows):
+        return alive
+    sizes = [column[rows] for column in (columns["schedule"], columns["pp"], work.microbatches)]
+    first, place = distinct(*sizes)
+    few = zip(*(column[first].tolist() for column in sizes), strict=True)
+    count = np.array([enough_microbatches(SCHEDULES[code], pp, m) for code, pp, m in few])[place]
+    sizes = [meshes.layout[rows], sizes[0], count]
+    first, place = distinct(*sizes)
+    few = zip(*(column[first].tolist() for column in sizes), strict=True)
+    layouts = meshes.layouts
+    found = [layouts.alive(job.model, at, SCHEDULES[code], m, every_rank=every_rank) for at, code, m in few]
+    alive[rows] = np.stack(found)[place]
+    return alive
 
 
 def expert_groups(columns: Columns) -> tuple[Ints, Ints]:

@@ -179,8 +179,7 @@ def _least_again_s(
     vp = meshes.columns["vp"][:, None]
     nothing = memory.Activations(np.zeros(1), costs.layer_working[:, None, :], costs.head_bytes[:, None, :])
     room = memory.room_bytes(job) * (1 + 1e-9) - memory.peak(static, nothing, costs.buffer_bytes)[:, 0]
-    alive = costs.in_flight / vp
-    whole, least = ((kept * alive)[:, None, :] for kept in (costs.kept_whole, costs.kept_checkpoint))
+    whole, least = ((kept * costs.alive)[:, None, :] for kept in (costs.kept_whole, costs.kept_checkpoint))
     share = np.clip((whole - room) / np.maximum(whole - least, 1.0), 0.0, 1.0)
     layers = np.ceil(largest(share * (costs.layers / vp)[:, None, :]) * _LOOSE)
     again_s = np.minimum(layers[:, :, None] / np.maximum(costs.chunk_layers, 1)[:, None, :], 1.0)
@@ -189,7 +188,7 @@ def _least_again_s(
     over_s = np.minimum(layers / deepest, 1.0) * costs.over.recompute_s[:, None]
     by_module = (costs.kept_modules, costs.modules_s, costs.over.modules_s)
     for (_, saved), (_, rank_s), (_, all_s) in zip(*(module_sets(recomputes, one) for one in by_module), strict=True):
-        does = (whole - (saved * alive)[:, None, :] <= room).all(axis=2)
+        does = (whole - (saved * costs.alive)[:, None, :] <= room).all(axis=2)
         again_s = np.minimum(again_s, np.where(does[:, :, None], rank_s[:, None, :], np.inf))
         over_s = np.minimum(over_s, np.where(does, all_s[:, None], np.inf))
     return again_s, over_s

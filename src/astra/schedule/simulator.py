@@ -10,6 +10,7 @@ The slots of many pipelines of one shape become ready in the same waves, whateve
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -106,6 +107,38 @@ def alive(order: Ints, weight_by_chunk: Floats) -> Floats:
     ends = kind == (WEIGHT if (kind == WEIGHT).any() else BACKWARD)
     after = np.cumsum(np.where(kind == FORWARD, weight, 0.0) - np.where(ends, weight, 0.0))
     return after + np.where(ends, weight, 0.0)
+
+
+@lru_cache(maxsize=4096)
+def most_alive(schedule: str, p: int, v: int, m: int, layers: tuple[int, ...]) -> Floats:
+    """By rank: micro-batches through all of its chunks that are alive at the worst moment, chunks weighed by layers.
+
+    Equal chunks weigh their count; others are walked.
+    """
+    plan = find(schedule)
+    counts = plan.in_flight(np.asarray(p), np.asarray(v), np.asarray(m), np.arange(p))
+    alive_by_rank = np.broadcast_to(counts, p) / v
+    weights = np.array(layers, np.float64)[plan.place(p, v)]
+    for rank in np.flatnonzero((weights != weights[0]).any(axis=0)).tolist():
+        chunk, change = _changes(schedule, p, v, m, rank)
+        weight = weights[:, rank]
+        alive_by_rank[rank] = (weight[chunk] * change).cumsum().max() / weight.sum()
+    return alive_by_rank
+
+
+def enough_microbatches(schedule: str, p: int, m: int) -> int:
+    """As many as the most that is alive depends on: where an order repeats, no more than fill and drain a pipeline."""
+    period = find(schedule).period(p, m)
+    return min(m, -(-3 * p // period) * period) if period else m
+
+
+@lru_cache(maxsize=4096)
+def _changes(schedule: str, p: int, v: int, m: int, rank: int) -> tuple[Ints, Ints]:
+    """The chunk of each slot of a rank, and whether the slot begins (1), keeps (0) or ends (-1) its activations."""
+    plan = find(schedule)
+    kind, _, chunk = plan.order(p, v, m, rank).T
+    ends = WEIGHT if plan.splits_backward else BACKWARD
+    return chunk, (kind == FORWARD).astype(np.int64) - (kind == ends)
 
 
 def as_stages(

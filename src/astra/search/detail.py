@@ -266,7 +266,7 @@ def _stages(job: Job, row: Row, answer: CostedRow, work: Work) -> list[StageEsti
                 | {"pp": exchanged_s, "dp": float(answer.between.busy_s[0, 0, rank])},
                 exposed_s={name: float(column[rank]) for name, column in exposed.items()}
                 | {"dp": float(exposed_dp[rank])},
-                in_flight=int(-(-costs.in_flight[0, rank] // strategy.vp)),
+                in_flight=int(np.ceil(costs.alive[0, rank])),
                 memory={name: nbytes / GIB for name, nbytes in held.items()},
                 peak_allocated_gib=float(allocated) / GIB,
                 peak_reserved_gib=float(reserved_bytes(job, allocated)) / GIB,
