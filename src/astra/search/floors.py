@@ -90,7 +90,7 @@ class ShardNumbers:
         return out
 
 
-class Known(NamedTuple):
+class KnownFloor(NamedTuple):
     """What is known of some of very many numbers."""
 
     numbers: Ints  # ascending
@@ -107,7 +107,7 @@ class SharedFloors:
 
     def __init__(self) -> None:
         self.rows: dict[object, tuple[dict[str, Column], Floats]] = {}  # by facts: ways that are legal, and their bytes
-        self.compute: dict[str, Known] = {}  # by GPU, without communication
+        self.compute: dict[str, KnownFloor] = {}  # by GPU, without communication
 
 
 class Floors:
@@ -166,7 +166,7 @@ class Floors:
             numbers = self.numbers.of(rows, SHARDS)
             order = np.argsort(numbers)
             found = work.floor_s(work.compute_s - spared_s, work.layer_compute_s - spared_layer_s)
-            self._shared.compute[self.job.pool.device.name] = Known(numbers[order], found[:, order])
+            self._shared.compute[self.job.pool.device.name] = KnownFloor(numbers[order], found[:, order])
         return Floor(rows, *work.floor_s(work.whole_s - spared_s, work.layer_s - spared_layer_s))
 
     def _with_all(self, floor: Floor) -> Floor:
