@@ -267,3 +267,5 @@ if __name__ == "__main__":
     measured = main(sys.argv[1:], gpu=load())
     if measured is not None:
         print(json.dumps(measured), flush=True)
+    sys.stderr.flush()
+    os._exit(0)  # threads of gloo that outlive the interpreter abort now and then
