@@ -22,6 +22,7 @@ from astra.rules.names import ALIASES, DERIVED, Names, facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.schedule.registry import find
+from astra.search.words import settled
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import CHOICES, METHODS, MODULES, OFFLOADS, OVERLAPS, RECOMPUTES
@@ -84,9 +85,10 @@ class Oracle:
                     yield {**degrees, "ep": ep, "etp": etp, "sp": sp, "mbs": mbs, **self.words(ep)}
 
     def words(self, ep: int) -> Row:
-        """What the runtime's recipes choose, where there is something to choose."""
+        """What the runtime's recipes choose, where there is something to choose, and a dispatcher that runs."""
         usual = self.job.recipe()
-        sends = {"dispatch": usual["dispatch"], "dispatch_fp8": usual["dispatch_fp8"]} if ep > 1 else {}
+        sender = settled(self.job, self.limits).words
+        sends = {"dispatch": sender.dispatch, "dispatch_fp8": sender.dispatch_fp8} if ep > 1 else {}
         return {name: usual[name] for name in WORDS} | sends
 
     def pipelines(self, pp: int) -> Iterator[Row]:

@@ -27,6 +27,7 @@ from astra.search.detail import estimate, legality
 from astra.search.detail import estimate as estimate_job
 from astra.search.engine import Progress, SearchOutcome, among
 from astra.search.ledger import able, lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
+from astra.search.settle import GROUP
 from astra.search.splits import best_splits
 from astra.search.words import settled
 from astra.search.world import World, figures_of
@@ -247,7 +248,8 @@ def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) 
         own = _dealt_best(world, other, more) if more.candidates else []
         if any(_runs(result) and _ranked_by(world, result) < (1 - LEAST_BETTER) * below_s for _, result in own):
             attempt, ranked = other, [*ranked, *own]
-    fitting = sorted((pair for pair in ranked if _runs(pair[1])), key=lambda pair: _ranked_by(world, pair[1]))[:top]
+    fitting = sorted((pair for pair in ranked if _runs(pair[1])), key=lambda pair: _ranked_by(world, pair[1]))
+    fitting = _best_of_groups(fitting)[:top]
     for name in ("params", "graphs"):
         if getattr(usual.words, name) != getattr(first.job.words, name):
             fitting = _as_usual(world, usual, fitting, name)
@@ -255,6 +257,14 @@ def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) 
         sum(getattr(one, name) for one in searches) for name in ("considered", "evaluated", "feasible")
     )
     return _Found(attempt, searches, fitting, considered, evaluated, feasible)
+
+
+def _best_of_groups(ranked: list[tuple[Strategy, Estimate]]) -> list[tuple[Strategy, Estimate]]:
+    """The first of each group: other splits, and what other words found, may be variants of one plan."""
+    best: dict[tuple[int, ...], tuple[Strategy, Estimate]] = {}
+    for strategy, result in ranked:
+        best.setdefault(tuple(getattr(strategy, name) for name in GROUP), (strategy, result))
+    return list(best.values())
 
 
 def _doubt_of(world: World, attempt: Attempt) -> Doubt | None:
