@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 import astra
-from astra.axes import Send
 from astra.cost.exchanges import sends_of
 from astra.cost.stage import gather_parts
+from astra.layers.block import Send
 from astra.layers.kinds import LayerKind
 from astra.search.world import World
 from astra.spec.job import Job

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import astra
-from tests.drill.toys import AXIS, BLOCK, EFFECT, EXPORTER, GPU, MODEL, NODE, OBJECTIVE, SCHEDULE
+from tests.drill.toys import AXIS, AXIS_SENDS, BLOCK, EFFECT, EXPORTER, GPU, MODEL, NODE, OBJECTIVE, SCHEDULE
 
 SOURCE = Path(astra.__file__).parent
 
@@ -83,14 +83,14 @@ CODE = {
         {"layers/blocks/__init__.py": 2},
     ),
     "axis": Extension(
-        {"axes/toy.py": AXIS},
+        {},
         {
-            "axes/__init__.py": [
-                ("from astra.axes.tp import TP\n", "from astra.axes.tp import TP\nfrom astra.axes.toy import TOY\n"),
-                ("(TP, CP, EP)", "(TP, CP, EP, TOY)"),
+            "axes.py": [
+                ("AXES: Final[", AXIS_SENDS + "AXES: Final["),
+                ("tuple[Axis, ...]] = (\n", "tuple[Axis, ...]] = (\n" + AXIS),
             ],
         },
-        {"axes/__init__.py": 2},
+        {"axes.py": 6},
     ),
     "objective": Extension(
         {},

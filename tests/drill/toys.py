@@ -64,22 +64,13 @@ from astra.schedule import gpipe
 
 SCHEDULE = replace(gpipe.SCHEDULE, name="toy")
 '''
-AXIS = '''
-"""Every layer tells the ranks of its context-parallel group something in forward."""
-
-import numpy as np
-
-from astra.axes.base import Axis
-from astra.layers.block import Send
+AXIS_SENDS = '''def toy_sends(model, kind, shard):
+    """Every layer tells the ranks of its context-parallel group something in forward."""
+    return [Send("all_gather", 2.0 * shard.tokens * model.hidden, shard.cp, shard.tp, 1.0, 0.0)]
 
 
-def layer_sends(model, kind, shard):
-    nbytes = 2.0 * shard.tokens * model.hidden
-    return [Send("all_gather", nbytes, shard.cp, shard.tp, 1.0, 0.0)]
-
-
-TOY = Axis(name="toy", title="a drill", degree="cp", layer_sends=layer_sends)
 '''
+AXIS = '    Axis(name="toy", title="a drill", degree="cp", layer_sends=toy_sends),\n'
 EXPORTER = '''
 """A text that says how to start a plan."""
 

@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from astra.export import EXPORTERS
-from astra.export.base import Launch, Mesh, by_name, refusals
+from astra.export.base import Launch, Mesh, refusals
 from astra.spec.model import Quirk, Rotary
+from astra.spec.names import by_name
 from astra.spec.strategy import Strategy
 from tests.export.launching import given, run_script, write
 
@@ -197,7 +198,7 @@ def test_every_quirk_is_refused_by_megatron() -> None:
 
 
 def test_two_exporters_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="two exporters"):
+    with pytest.raises(ValueError, match="two entries"):
         by_name(EXPORTERS["megatron"], EXPORTERS["megatron"])
 
 

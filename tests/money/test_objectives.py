@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra.errors import InputError, UnknownName
-from astra.money.objectives import OBJECTIVES, Objective, by_name, dollars_of, find, goal_of, seconds_of
+from astra.money.objectives import OBJECTIVES, Objective, dollars_of, find, goal_of, seconds_of
+from astra.spec.names import by_name
 from astra.spec.request import FIELDS
 
 rows_of = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=10)

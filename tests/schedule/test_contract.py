@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from astra.errors import InputError, UnknownName
 from astra.provenance import Ints
 from astra.schedule.base import Schedule, in_turn, one_chunk
-from astra.schedule.registry import SCHEDULES, by_name, find, register
+from astra.schedule.registry import SCHEDULES, find, register
 from astra.schedule.simulator import simulate
+from astra.spec.names import by_name
 from astra.spec.strategy_fields import SCHEDULES as NAMES
 from tests.schedule import pipelines
 from tests.schedule.alive import readable

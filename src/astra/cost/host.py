@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from astra.axes import Send
 from astra.cost import effects
 from astra.cost.layers import kernel_of
+from astra.layers.block import Send
 from astra.layers.operators import Layer
 from astra.provenance import Floats
 from astra.spec.job import Job

@@ -6,7 +6,6 @@ import sys
 from types import ModuleType
 from typing import Any, Final
 
-from astra.export.base import by_name
 from astra.export.bridge import BRIDGE
 from astra.export.flagscale import FLAGSCALE
 from astra.export.huggingface import ACCELERATE, DEEPSPEED
@@ -14,6 +13,7 @@ from astra.export.launchers import KUBERNETES, SKYPILOT, SLURM
 from astra.export.megatron import MEGATRON
 from astra.export.pytorch import PYTORCH
 from astra.export.torchtitan import TORCHTITAN
+from astra.spec.names import by_name
 
 EXPORTERS: Final = by_name(
     MEGATRON,

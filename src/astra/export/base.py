@@ -290,16 +290,6 @@ def differ(of: Callable[[Mesh], object]) -> Callable[[Launch], bool]:
     return lambda launch: len(set(map(of, launch.meshes))) > 1
 
 
-def by_name(*exporters: Exporter) -> dict[str, Exporter]:
-    """A registry; two exporters of one name are refused."""
-    found: dict[str, Exporter] = {}
-    for exporter in exporters:
-        if exporter.name in found:
-            raise ValueError(f"two exporters are called {exporter.name}")
-        found[exporter.name] = exporter
-    return found
-
-
 def header(launch: Launch, verified: str) -> list[str]:
     """What every exported file says of itself, as comments."""
     timing = f", about {launch.step_s:.3g} s per step" if launch.step_s is not None else ""

@@ -7,13 +7,14 @@ from functools import cache
 from typing import Any, Final
 
 from astra.catalog import runtimes
-from astra.export.base import Exporter, Launch, Left, Limit, by_name, header, joined, one_pool, template
+from astra.export.base import Exporter, Launch, Left, Limit, header, joined, one_pool, template
 from astra.export.huggingface import DEEPSPEED
 from astra.export.megatron import MEGATRON
 from astra.export.pytorch import PYTORCH
 from astra.export.quoting import comment, directive, file_name, markdown, shell, yaml
 from astra.export.torchtitan import TORCHTITAN
 from astra.files import load_toml
+from astra.spec.names import by_name
 
 FRAMEWORKS: Final = by_name(MEGATRON, TORCHTITAN, PYTORCH, DEEPSPEED)
 DAYS_LIMIT: Final = "7-00:00:00"

@@ -10,6 +10,7 @@ import numpy as np
 from astra.errors import InputError, UnknownName
 from astra.money.front import front
 from astra.provenance import Floats, Ints
+from astra.spec.names import by_name
 from astra.units import parse_count, parse_seconds
 
 Columns = Mapping[str, Floats]  # time_s, usd, usd_per_token
@@ -37,16 +38,6 @@ class Objective(NamedTuple):
         rows = np.flatnonzero(allowed)
         ranked: Ints = rows[np.lexsort([rows, *(value[rows] for value in reversed(values))])]
         return ranked
-
-
-def by_name(*objectives: Objective) -> dict[str, Objective]:
-    """Objectives keyed by name; a name given twice is refused."""
-    table: dict[str, Objective] = {}
-    for objective in objectives:
-        if objective.name in table:
-            raise ValueError(f"two objectives are named {objective.name}")
-        table[objective.name] = objective
-    return table
 
 
 OBJECTIVES: Final = by_name(

@@ -20,7 +20,7 @@ from astra.partition.problem import Effort
 from astra.renting.green import least
 from astra.renting.mixes import Mixed, mix
 from astra.renting.popular import popular
-from astra.renting.report import Answer, chosen_of, report_of
+from astra.renting.report import RentAnswer, chosen_of, report_of
 from astra.search.front import Refined, front_of, refine
 from astra.search.ledger import able
 from astra.search.offers import MOST_EFFORT, FrontSearch, JobOf, open_notes, search_front
@@ -70,7 +70,7 @@ def rent(
     common, remarks = popular(shown.offers, state, found.job_of, world.money, upper=world.upper)
     left_open = [f"{note[0].upper()}{note[1:]}." for note in open_notes(state)]
     notes = [*left_open, *remarks]
-    return report_of(Answer(best, chosen, common, shown, state, mixed, notes), world, started)
+    return report_of(RentAnswer(best, chosen, common, shown, state, mixed, notes), world, started)
 
 
 class Searched(NamedTuple):

@@ -32,7 +32,7 @@ FEWEST_STEPS: Final = 100  # of a run; below it the batch is likely not what is 
 MOST_STARTUP: Final = 1 / 3  # of the time that is paid for, of what is named first
 
 
-class Answer(NamedTuple):
+class RentAnswer(NamedTuple):
     """What was found."""
 
     best: list[Refined]  # the front, fastest first
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     remarks: list[str]
 
 
-def report_of(found: Answer, world: World, started: float) -> RentReport:
+def report_of(found: RentAnswer, world: World, started: float) -> RentReport:
     """The record of an answer."""
     best, goal = found.best, world.goal
     judged = "expected" if world.money.goodput == "expected" else "ideal"
@@ -131,7 +131,7 @@ def _timed(goal: Goal) -> bool:
     return goal.objective.name == "deadline" or goal.objective.direction == "front"
 
 
-def _search_record(found: Answer, started: float) -> RentSearch:
+def _search_record(found: RentAnswer, started: float) -> RentSearch:
     state, mixed = found.state, found.mixed
     return RentSearch(
         offers=found.shown.prices,
@@ -197,7 +197,7 @@ def _waste(one: Refined, best: list[Refined]) -> Waste | None:
     return Waste(instead=instead.name, days=days, usd=usd, usd_range=shared_range(one.estimate, usd))
 
 
-def _notes(found: Answer, options: Money) -> list[str]:
+def _notes(found: RentAnswer, options: Money) -> list[str]:
     best, mixed, notes = found.best, found.mixed, list[str]()
     for one in best:
         if len(one.parts) > 1 and isinstance(one.estimate, MixedEstimate):

@@ -15,19 +15,10 @@ from astra.errors import UnknownName
 from astra.provenance import Bools, Ints
 from astra.schedule import gpipe, interleaved, one_f_one_b, zbv, zero_bubble
 from astra.schedule.base import Schedule
+from astra.spec.names import by_name
 from astra.spec.strategy_fields import SCHEDULES as NAMES
 
 Numbers = npt.ArrayLike  # a column, or one value for every row
-
-
-def by_name(*schedules: Schedule) -> dict[str, Schedule]:
-    """Schedules keyed by name; a name given twice is refused."""
-    table: dict[str, Schedule] = {}
-    for schedule in schedules:
-        if schedule.name in table:
-            raise ValueError(f"two schedules are named {schedule.name}")
-        table[schedule.name] = schedule
-    return table
 
 
 SCHEDULES: Final = by_name(

@@ -30,7 +30,7 @@ from astra.units import GIB
 _WEIGHT_BYTES = 2.0  # of a parameter, beside its master copy and moments
 
 
-class Held(NamedTuple):
+class KeptState(NamedTuple):
     """What a plan keeps where."""
 
     layers: dict[str, set[int]]  # by pool
@@ -73,7 +73,7 @@ def _loss(world: World, answer: PlanSet, plan: Callable[[PlanRequest], PlanSet],
     )
 
 
-def _only_there(world: World, held: Held, pool: Pool) -> float:
+def _only_there(world: World, held: KeptState, pool: Pool) -> float:
     """Bytes of state that were on the lost node and nowhere else."""
     if held.copies > 1:
         return 0.0
@@ -85,7 +85,7 @@ def _only_there(world: World, held: Held, pool: Pool) -> float:
     return sharded * min(pool.gpus_per_node / held.gpus, 1.0)
 
 
-def held_by(world: World, text: str, pool: str) -> Held:
+def held_by(world: World, text: str, pool: str) -> KeptState:
     """What a strategy keeps where, as far as a pool is concerned."""
     alone, depth = on_one_pool(text), world.model.layers
     if alone is None and is_mixed(text):
@@ -100,11 +100,11 @@ def held_by(world: World, text: str, pool: str) -> Held:
             largest = max(
                 (part for group, part in zip(mixed.groups, mixed.held, strict=True) if group in own), default=0
             )
-            return Held(layers, 1, 1 / largest if largest else inf, mixed.gpus, zero)
-        return Held(layers, len(mixed.groups), *min(sizes), zero)
+            return KeptState(layers, 1, 1 / largest if largest else inf, mixed.gpus, zero)
+        return KeptState(layers, len(mixed.groups), *min(sizes), zero)
     where, plain = alone if alone is not None else (pool, text)
     strategy = parse_strategy(plain)
-    return Held({where: set(range(depth))}, 1, strategy.gpus, strategy.dp, strategy.zero)
+    return KeptState({where: set(range(depth))}, 1, strategy.gpus, strategy.dp, strategy.zero)
 
 
 def _placed(group: Group) -> Iterator[tuple[str, range]]:

@@ -224,7 +224,7 @@ def offered() -> dict[str, Any]:
     """Models, GPUs, nodes with their links, runtimes, targets, and the words of every field that has a few."""
     words = {name: list(field.kind.words) for name, field in FIELDS.items() if field.kind.words}
     return {
-        "schema": "astra.shelf/1",
+        "schema": "astra.api-catalog/1",
         "models": [
             {"name": model.name, **api.describe_model(model).parameters, "max_seq": model.max_seq} for model in models()
         ],

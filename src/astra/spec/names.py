@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
-from typing import Annotated, Any, Final, NamedTuple, get_args
+from typing import Annotated, Any, Final, NamedTuple, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -123,3 +123,19 @@ def _fix(value: str, most: int) -> str:
     if len(value) > most:
         return f"It has {len(value):,}: shorten it."
     return "Take the blanks off its ends." if value else "It is empty."
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Entry = TypeVar("Entry", bound=_Named)
+
+
+def by_name(*entries: Entry) -> dict[str, Entry]:
+    """A registry; two entries of one name are refused."""
+    found = {entry.name: entry for entry in entries}
+    if len(found) < len(entries):
+        raise ValueError(f"two entries of {', '.join(entry.name for entry in entries)} have one name")
+    return found

@@ -42,7 +42,7 @@ LOOKED_AT: Final = 3  # plans that are planned again with all the effort of a se
 FINER: Final = 4  # nodes up to which every number is tried
 
 
-class Choice(NamedTuple):
+class FleetChoice(NamedTuple):
     """A plan on some nodes, with what it is judged by."""
 
     counts: Counts
@@ -55,11 +55,11 @@ class Choice(NamedTuple):
 class GoalSearch(NamedTuple):
     """Plans by a goal, best first, and an account of the search."""
 
-    choices: list[Choice]
+    choices: list[FleetChoice]
     considered: int
     planned: int
     open: int  # numbers of nodes that could be better and were not planned
-    met: list[Choice]  # whatever the goal allows
+    met: list[FleetChoice]  # whatever the goal allows
     names: tuple[str, ...]  # of the pools
 
 
@@ -94,7 +94,7 @@ class _Search:
         self.planner, self.goal, self.money = planner, goal, money
         self.fleet = planner.fleet
         self._usd_per_h = [tag.usd_per_gpu_h for tag in _prices(self.fleet, money)]
-        self.planned: dict[Counts, list[Choice]] = {}  # all that was met: the cheapest may come too late
+        self.planned: dict[Counts, list[FleetChoice]] = {}  # all that was met: the cheapest may come too late
 
     def least(self, counts: Counts) -> tuple[float, float]:
         """Seconds and dollars of the run that no plan on so many GPUs can beat."""
@@ -126,7 +126,7 @@ class _Search:
     def _cap(self, column: str) -> float:
         return self.goal.cap if self.goal.objective.cap == column else np.inf
 
-    def _value(self, one: Choice) -> tuple[float, ...]:
+    def _value(self, one: FleetChoice) -> tuple[float, ...]:
         first = self.goal.objective.columns[0] == "time_s"
         return (one.time_s, one.usd) if first else (one.usd, one.time_s)
 
@@ -143,12 +143,12 @@ class _Search:
             found = self.planner.best(counts, every=False)
         self.planned[counts] = [*self.planned.get(counts, ()), *(self._judged(counts, each) for each in found)]
 
-    def _judged(self, counts: Counts, each: Costed) -> Choice:
+    def _judged(self, counts: Counts, each: Costed) -> FleetChoice:
         result = with_run(self.fleet, each.estimate, self.money)
         bill = result.cost
         assert bill is not None
         told = bill.expected if self.money.goodput == "expected" and bill.expected is not None else bill
-        return Choice(counts, each, result, told.days * DAY_S, told.usd)
+        return FleetChoice(counts, each, result, told.days * DAY_S, told.usd)
 
     def next_to_best(self, whole: Counts) -> Iterator[Counts]:
         """Numbers of nodes next to those of the best plan, as long as a better one turns up."""
@@ -169,11 +169,11 @@ class _Search:
                     if any(near):
                         yield near
 
-    def allowed(self) -> list[Choice]:
+    def allowed(self) -> list[FleetChoice]:
         """Plans met, each strategy once."""
         return list({one.result.strategy: one for some in self.planned.values() for one in some}.values())
 
-    def ranked(self) -> list[Choice]:
+    def ranked(self) -> list[FleetChoice]:
         """Plans that the goal allows, best first."""
         met = self.allowed()
         table = {name: np.array([getattr(one, name) for one in met]) for name in ("time_s", "usd")}
@@ -210,7 +210,7 @@ def _prices(fleet: Fleet, money: Money) -> Sequence[PriceTag]:
     return found
 
 
-def nothing_allowed(goal: Goal, met: Sequence[Choice]) -> NoFeasiblePlan:
+def nothing_allowed(goal: Goal, met: Sequence[FleetChoice]) -> NoFeasiblePlan:
     """What would be possible, where the goal allows nothing."""
     cheap, quick = min(met, key=lambda one: one.usd), min(met, key=lambda one: one.time_s)
     return NoFeasiblePlan(
@@ -262,7 +262,7 @@ def plan_goal(world: World) -> MixedPlanSet:
     )  # fmt: skip
 
 
-def _plan(rank: int, one: Choice, best: Choice) -> Plan:
+def _plan(rank: int, one: FleetChoice, best: FleetChoice) -> Plan:
     return Plan(rank=rank, strategy=one.result.strategy, estimate=one.result, lost_by=lost_by(best.result, one.result))
 
 

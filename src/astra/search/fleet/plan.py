@@ -22,7 +22,7 @@ from astra.search.fleet.records import Alternative, LineRemark, MixedEstimate, M
 from astra.search.fleet.search import CLOSE, MANY_POOLS, MOST_EFFORT, Costed, Kind, Planner, Progress
 from astra.search.fleet.spread import check_alone, read_alone, spread
 from astra.search.fleet.summary import STARTED, STARTED_BY, estimate_alone
-from astra.search.fleet.worth import Answer, Told, told
+from astra.search.fleet.worth import FleetAnswer, Told, told
 from astra.search.ledger import able, lost_by, no_coverage
 from astra.search.words import joint_words
 from astra.search.world import World, figures_of
@@ -131,7 +131,7 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
     unproven = _left_open(planner, fastest)
     said = Told([], [], {}, [])
     if wanted.worth or best.estimate.idle or left_out or any(pool.available < 1 for pool in fleet.cluster.pools):
-        said = told(planner, Answer(fastest, best, candidates, alone, left_out), asked=wanted.worth)
+        said = told(planner, FleetAnswer(fastest, best, candidates, alone, left_out), asked=wanted.worth)
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},

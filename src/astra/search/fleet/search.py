@@ -63,7 +63,7 @@ class Costed(NamedTuple):
     estimate: MixedEstimate
 
 
-class Found(NamedTuple):
+class FleetCandidates(NamedTuple):
     """What a search found."""
 
     alone: dict[int, Costed | None]  # by pool; none are planned where every GPU must be used
@@ -280,7 +280,7 @@ class Planner:
             self._costed[text] = costed
         return costed
 
-    def search(self, *, better: bool = False, progress: Progress | None = None) -> Found:
+    def search(self, *, better: bool = False, progress: Progress | None = None) -> FleetCandidates:
         """The plans of the fleet, none worse than the best pool alone; ``better``: only those that beat that."""
         alone = {} if self.exact else self._each_alone(progress)
         known = {self.fleet.names[place]: each for place, each in alone.items() if each is not None}
@@ -289,7 +289,7 @@ class Planner:
         if progress is not None:
             progress(1.0)
         found = [each for each in found if not _told_alone(each, known)]
-        return Found(alone, sorted([*found, *known.values()], key=lambda each: each.estimate.step_s))
+        return FleetCandidates(alone, sorted([*found, *known.values()], key=lambda each: each.estimate.step_s))
 
     def _each_alone(self, progress: Progress | None) -> dict[int, Costed | None]:
         """The plan of each pool by itself, the quickest pool first: once time is up a plan is enough."""

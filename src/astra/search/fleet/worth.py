@@ -22,7 +22,7 @@ from astra.units import show_slower
 MOST_GRIDS: Final = 60_000  # of strategies that are searched for one of them
 
 
-class Answer(NamedTuple):
+class FleetAnswer(NamedTuple):
     """What is remarked on."""
 
     fastest: Costed
@@ -41,7 +41,7 @@ class Told(NamedTuple):
     marginal: list[Marginal]
 
 
-def told(planner: Planner, answer: Answer, *, asked: bool) -> Told:
+def told(planner: Planner, answer: FleetAnswer, *, asked: bool) -> Told:
     """All remarks on an answer; those that plan the fleet again where they are asked for."""
     worth, names = Worth(planner, answer.fastest), planner.fleet.names
     without = worth.without(_missed(planner, answer.best, asked=asked))

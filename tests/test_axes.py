@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from astra.axes import AXES, Axis, Send
+from astra.axes import AXES, Axis
+from astra.layers.block import Send
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Shard
 from astra.network.collectives import OPS
