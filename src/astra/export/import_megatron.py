@@ -258,7 +258,8 @@ def _strategy(args: Arguments, degrees: tuple[int, ...], layers: tuple[int, ...]
 
 def _expert_degrees(args: Arguments, tp: int) -> tuple[int, int]:
     """Megatron-DeepSpeed has a flag of its own, and experts that are not split."""
-    if not has_experts(args) and args.text("--expert-model-parallel-size", "1") == "1":
+    degrees = {args.text(flag, "1") for flag in ("--expert-model-parallel-size", "--expert-tensor-parallel-size")}
+    if not has_experts(args) and degrees == {"1"}:
         return 1, 1
     if args.has("--moe-expert-parallel-size"):
         return args.count("--moe-expert-parallel-size"), tp if args.has("--enable-expert-tensor-parallelism") else 1
@@ -279,14 +280,13 @@ def _pipeline(args: Arguments, pp: int, name: str) -> tuple[tuple[int, ...], int
         if len(layers) % pp:
             raise InputError(f"{name}: {flag}", len(layers), want=f"a multiple of pp={pp} stages")
         return (layers if len(set(layers)) > 1 else ()), len(layers) // pp
-    depth = args.whole("--num-layers", 0)
+    depth, vp = args.whole("--num-layers", 0), args.maybe("--num-virtual-stages-per-pipeline-rank") or 1
     if pp == 1 or depth == 0:
-        return (), 1
+        return (), vp if pp > 1 else 1
     first, last = args.maybe("--decoder-first-pipeline-num-layers"), args.maybe("--decoder-last-pipeline-num-layers")
     _check_stages(pp, name)
     ends = args.has("--account-for-embedding-in-pipeline-split"), args.has("--account-for-loss-in-pipeline-split")
     ranks = _ranks(depth, pp, first, last, ends)
-    vp = args.maybe("--num-virtual-stages-per-pipeline-rank") or 1
     each = args.maybe("--num-layers-per-virtual-pipeline-stage")
     if each:
         vp = max((depth + sum(ends)) // pp // each, 1)
