@@ -101,6 +101,7 @@ ENVIRONMENTS: Final = (
             (
                 "--editable",
                 "{root}[frames,plot]",
+                "matplotlib>=3.8",
                 "pandas==3.1.1",
                 "polars==2.1.0",
                 "ipython==9.10.0",

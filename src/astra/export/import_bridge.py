@@ -50,7 +50,7 @@ def _overridden(said: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     found = from_words(["train.py", *_flags(said)], {}, asked)
     strategy, chunks = found.strategy, said.get("model.virtual_pipeline_model_parallel_size") or 1
     if strategy.vp != chunks:
-        stages, want = strategy.pp * strategy.vp, f"{strategy.pp * chunks} stages"
+        stages, want = strategy.pp * strategy.vp, f"as many stages as pp={strategy.pp} ranks of {chunks} chunks have"
         raise InputError(f"{name}: pipeline_model_parallel_layout", stages, want=want)
     if said.get("mixed_precision.fp8_dot_product_attention") is True:
         strategy = replace(strategy, attention="fp8")

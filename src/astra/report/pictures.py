@@ -45,7 +45,7 @@ class Picture:
     def save(self, path: str | PathLike[str]) -> None:
         """Write it as SVG, as a page (.html) or, with the extra ``plot``, as PNG: as the name ends."""
         shown = path_text(path, "path", "the path of a file to write")
-        write_file(shown, _as(self.svg, shown, "path"))
+        write_file(shown, as_file(self.svg, shown, "path"))
 
 
 @singledispatch
@@ -123,10 +123,11 @@ def drawn(answer: Table, path: str, where: str) -> str | bytes:
     """The picture as its name ends; ``where`` is the option that names it."""
     if isinstance(answer, Sweep) and path.lower().endswith(".html"):
         return sweep_page(answer)
-    return _as(picture_of(answer), path, where)
+    return as_file(picture_of(answer), path, where)
 
 
-def _as(svg: str, path: str, where: str) -> str | bytes:
+def as_file(svg: str, path: str, where: str) -> str | bytes:
+    """A picture as the name of its file ends; ``where`` is the option that names it."""
     ending = path.lower().rpartition(".")[2]
     if f".{ending}" not in ENDINGS:
         raise InputError(where, path, want=f"a name that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
