@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Sequence
+from functools import cache
 from keyword import iskeyword
 from typing import Any, Final, NoReturn
 
@@ -94,8 +94,9 @@ def module(verb: str) -> Any:
     return importlib.import_module(f"astra.cli.{verb}_" if iskeyword(verb) else f"astra.cli.{verb}")
 
 
-def build(chosen: Sequence[str] = VERBS) -> Parser:
-    """The grammar of all verbs, or of some."""
+@cache
+def build(*chosen: str) -> Parser:
+    """The grammar of some verbs, of all if none is named."""
     parser = Parser(
         prog="astra",
         description=SUMMARY,
@@ -105,7 +106,7 @@ def build(chosen: Sequence[str] = VERBS) -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"astra {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
-    for name in chosen:
+    for name in chosen or VERBS:
         help_text = module(name)
         verb = verbs.add_parser(
             name,
@@ -126,7 +127,7 @@ def parse(arguments: list[str]) -> Any:
     first = next((word for word in arguments if not word.startswith("-")), None)
     if first is not None and first not in VERBS and arguments[0] == first:
         raise UnknownName("astra", first, VERBS, fix=f"The verbs are {', '.join(VERBS)}.")
-    parser = build(VERBS if first is None or arguments[0] != first else [first])
+    parser = build() if first is None or arguments[0] != first else build(first)
     if not arguments:
         raise UsageError("a verb is needed", where="astra", fix=f"One of {', '.join(VERBS)}; see astra --help.")
     # Words behind -- are for a script: argparse would take them only where no flag stands before.
