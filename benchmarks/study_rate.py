@@ -23,9 +23,8 @@ from typing import Any
 import msgspec
 
 from astra.questions.answering import StudyLine
-from astra.questions.declared import study_of
+from astra.questions.declared import Question, questions_of, study_of
 from astra.questions.local import Local
-from astra.questions.question import Question, questions_of
 from astra.questions.run import JOURNAL_FILE, Results, written
 
 GRID: dict[str, Any] = {

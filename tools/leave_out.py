@@ -27,10 +27,10 @@ from msgspec.structs import replace
 from astra.search.world import World
 from astra.spec.job import STRAGGLING
 from astra.spec.runtime import Runtime, changed
+from astra.validate.measured import use_of
 from astra.validate.replay import ReplayedRun, replay
 from astra.validate.runs import Run, Skipped
 from astra.validate.score import errors_of
-from astra.validate.sources import use_of
 from astra.validate.table import published
 
 

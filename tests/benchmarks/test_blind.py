@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from astra.validate.measured import use_of
 from astra.validate.runs import Run, read_runs
-from astra.validate.sources import use_of
 from astra.validate.table import published
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"

@@ -27,8 +27,8 @@ from astra.evidence.bars import (
     Doubt,
     bar_of,
     log_bars,
+    unseen,
 )
-from astra.evidence.coverage import unseen
 from astra.evidence.kinds import SHARED, STRUCTURE, WORDS, Kind, kind_of, runs, shape_of
 from astra.evidence.sentence import of_kind, sentence, unpublished
 from astra.spec.job import Job

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from astra.questions.answering import PLANNED, StudyAnswer, StudyLine, line
-from astra.questions.declared import Study, study_of
-from astra.questions.question import Question, fingerprint, questions_of
+from astra.questions.declared import Question, Study, fingerprint, questions_of, study_of
 from astra.spec.request import PlanRequest
 
 TABLES: dict[str, Any] = {

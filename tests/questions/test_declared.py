@@ -11,8 +11,7 @@ import pytest
 
 from astra.cli import main
 from astra.errors import InputError
-from astra.questions.declared import read_study
-from astra.questions.question import code_hash, key_of
+from astra.questions.declared import code_hash, key_of, read_study
 from tests.questions.studies import TABLES, asked, study
 
 FLEETS = ["8xH100"]

@@ -33,7 +33,7 @@ from astra.spec.job import Job, Words
 from astra.spec.request import read_request
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.spec.strategy_fields import CHOICES, MODULES
-from astra.study.reading import answer_of
+from astra.study.records import answer_of
 from tests.properties.test_best_laws import defines_a_run, mutated, restriction, sampled
 from tests.random_requests.asking import Reply, ask
 from tests.random_requests.drawing import Asked, drawn

@@ -24,7 +24,7 @@ from astra.report.rent_page import rent_page
 from astra.search.timeline import timeline_of
 from astra.search.world import World
 from astra.spec.request import read_request
-from astra.study.reading import answer_of
+from astra.study.records import answer_of
 from tests.report import records
 
 HOSTILE = "</pre></title><script>alert(1)</script><img src=x onerror=y>'\"&\u202e\x1b[31m"

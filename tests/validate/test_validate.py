@@ -15,10 +15,10 @@ from astra.cli import main
 from astra.errors import InputError
 from astra.search.world import World
 from astra.validate import scatter
+from astra.validate.measured import use_of
 from astra.validate.replay import ReplayedRun, replay
 from astra.validate.runs import Run, Skipped, runs_of
 from astra.validate.score import PUBLISHED, errors_of, rank_correlation, scale_of, validate
-from astra.validate.sources import use_of
 from astra.validate.table import published
 from astra.validate.targets import NO_REASON, targets, why_of
 from astra.validate.text import markdown, render_validation

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     from astra.cli.progress import followed  # noqa: PLC0415
     from astra.report.explanation import explained  # noqa: PLC0415
     from astra.study.changes import tried  # noqa: PLC0415
-    from astra.study.reading import answer_of  # noqa: PLC0415
+    from astra.study.records import answer_of  # noqa: PLC0415
 
     planset = answer_of(found.record, found.file)
     assert isinstance(planset, PlanSet), "only plans were read"

@@ -45,12 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> VerbAnswer:
     """Replay, and keep the answer ready to be drawn."""
     from astra.cli.progress import followed  # noqa: PLC0415
-    from astra.validate.asked import render_requests  # noqa: PLC0415
     from astra.validate.replay import replay  # noqa: PLC0415
     from astra.validate.runs import read_runs  # noqa: PLC0415
     from astra.validate.score import PUBLISHED, validate  # noqa: PLC0415
     from astra.validate.table import published  # noqa: PLC0415
-    from astra.validate.text import markdown, render_validation  # noqa: PLC0415
+    from astra.validate.text import (  # noqa: PLC0415
+        markdown,
+        render_requests,
+        render_validation,
+    )
 
     for path in (args.plot, args.report):
         check_destination(path)

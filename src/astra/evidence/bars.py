@@ -276,3 +276,24 @@ class _Above(Doubt):
     def of(self, columns: Mapping[str, Column]) -> Floats:
         """The factor of each row of a table."""
         return np.where(self._all.of(columns) >= self._least, 1.0, np.inf)
+
+
+class Covered(NamedTuple):
+    """One run of a source that neither constants nor bars have seen."""
+
+    source: str
+    kind: str  # of model: dense, or moe
+    held: bool
+    log_bar: float
+
+
+def unseen() -> list[Covered]:
+    """Every published run."""
+    known, found = runs(), []
+    for source in sorted(set(known.source)):
+        own = [place for place, name in enumerate(known.source) if name == source]
+        kinds = [known.kind(place) for place in own]
+        bars, sizes = log_bars(kinds, without=source), np.abs(known.unseen_log_error[own])
+        for kind, bar, size in zip(kinds, bars.tolist(), sizes.tolist(), strict=True):
+            found.append(Covered(source, kind.model, size <= bar, bar))
+    return found

@@ -22,8 +22,7 @@ from astra.export.reading import check_schema, from_record, plan_of_choice, read
 from astra.files import read_json
 from astra.spec.job import Job
 from astra.spec.kinds import path_text, whole
-from astra.study.reading import answer_of
-from astra.study.records import SWEEP_SCHEMA, Sweep
+from astra.study.records import SWEEP_SCHEMA, Sweep, answer_of
 
 EXPORT_SCHEMA: Final = "astra.export/1"
 

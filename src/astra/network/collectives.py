@@ -17,8 +17,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from astra.errors import InputError, UnknownName, fold
-from astra.network.curves import CurveRules, Fit, inside_s, load, ramped, table_of, wire_factor
-from astra.network.measured import corrected
+from astra.network.curves import CurveRules, Fit, corrected, inside_s, load, ramped, table_of, wire_factor
 from astra.provenance import Codes, Floats, Ints, Source, Timed
 from astra.spec.cluster import Device, Pool
 from astra.units import US

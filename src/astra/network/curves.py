@@ -4,19 +4,23 @@ Letters: n ranks, x bytes on the wire, A fixed seconds, W seconds at the wire ra
 t = A + W + 2 r sqrt(A W): a transfer cut into pieces of the best size through a chain with latency A takes
 (sqrt A + sqrt W)^2, and the ramp, at most about 1, says how much of that is seen. Rates are kept as fractions of the
 link, so that a changed link changes the time. Where NCCL changes protocol, a correction shared by a GPU generation.
+A user's own sweeps go on top: the model's seconds, times what was measured over what it says.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
+from math import log2
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from astra.provenance import Bools, Floats, Ints
+from astra.provenance import Bools, Codes, Floats, Ints, Source, Timed
+from astra.spec.cluster import CollectiveSweep, NodeType
 from astra.units import US
 
 FIRST_KNOT_BYTES: Final = 512
@@ -210,3 +214,51 @@ def inside_s(table: CurveTable, nbytes: Floats, ranks: Floats, link_bytes_per_s:
         steps = steps if table.op == "all_reduce" else (ranks - table.ranks[last]) * slope
         seconds = seconds + np.where(wider, np.maximum(steps, 0.0), 0.0)
     return seconds
+
+
+Model = Callable[[Floats, Floats, Floats], Floats]  # bytes, ranks, stride -> seconds
+
+
+def corrected(
+    node: NodeType, op: str, size: Floats, ranks: Floats, stride: Floats, timed: Timed, model: Model
+) -> Timed:
+    """The model's times, drawn to the sweeps of the node where there are some of this kind."""
+    seconds, source = timed.seconds.copy(), timed.source.copy()
+    sweeps = [sweep for sweep in node.measured if sweep.op == op]
+    for n, apart in {(n, apart) for n, apart in zip(ranks.ravel(), stride.ravel(), strict=True) if n > 1}:
+        near = _nearest(
+            [sweep for sweep in sweeps if _far(node, sweep.ranks, sweep.stride) == _far(node, n, apart)], n, apart
+        )
+        if near is not None:
+            here: Bools = (ranks == n) & (stride == apart)
+            seconds[here] *= _ratio(near, size[here], model)
+            source[here] = _source(near, size[here], n, apart)
+    return Timed(seconds, source)
+
+
+def _far(node: NodeType, ranks: float, stride: float) -> bool:
+    """Whether a group leaves the server."""
+    return ranks * stride > node.gpus
+
+
+def _nearest(sweeps: list[CollectiveSweep], ranks: float, stride: float) -> CollectiveSweep | None:
+    def distance(sweep: CollectiveSweep) -> tuple[float, float]:
+        return abs(log2(sweep.stride / stride)), abs(log2(sweep.ranks / ranks))
+
+    return min(sweeps, key=distance, default=None)
+
+
+def _ratio(sweep: CollectiveSweep, size: Floats, model: Model) -> Floats:
+    """Measured over modelled, between sizes by their logarithms; beyond them as at the last."""
+    sizes = np.array(sweep.nbytes)
+    modelled = model(sizes, np.full(len(sizes), float(sweep.ranks)), np.full(len(sizes), float(sweep.stride)))
+    ratios = np.log(np.array(sweep.seconds) / modelled)
+    return np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), ratios))
+
+
+def _source(sweep: CollectiveSweep, size: Floats, ranks: float, stride: float) -> Codes:
+    if (sweep.ranks, sweep.stride) != (ranks, stride):
+        beyond = ranks * stride > sweep.ranks * sweep.stride
+        return np.full(size.shape, Source.TRANSFERRED if beyond else Source.INTERPOLATED, np.int8)
+    inside = (size >= sweep.nbytes[0]) & (size <= sweep.nbytes[-1])
+    return np.where(inside, Source.MEASURED, Source.INTERPOLATED).astype(np.int8)

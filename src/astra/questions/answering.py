@@ -11,7 +11,7 @@ import msgspec
 from astra import api
 from astra.answer import Plan, PlanSet, Range
 from astra.errors import AstraError, NoFeasiblePlan
-from astra.questions.question import fingerprint
+from astra.questions.declared import fingerprint
 from astra.questions.records import FIGURES
 from astra.spec.request import PlanRequest
 

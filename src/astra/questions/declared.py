@@ -1,23 +1,29 @@
 """A study as its TOML file declares it: axes of settings, each setting some fields of a request.
 
 Every combination of one setting of each axis is a question. A setting is a text that says the main thing of its axis
-(a model, GPUs, an objective, a market), or a table of fields; ``[request]`` has the fields that all questions share.
+(a model, GPUs, an objective, a market), or a table of fields; ``[request]`` has the fields that all questions share. An answer is known again by its question's key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from hashlib import sha256
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
+import astra
 from astra.catalog.clusters import read_cluster
+from astra.catalog.hardware import catalog_hash
 from astra.catalog.models import is_known
 from astra.catalog.models import model as find_model
 from astra.catalog.requests import read_plain
 from astra.errors import InputError, within
-from astra.files import read_toml
+from astra.files import read_bytes, read_toml
 from astra.rules.table import rule_lines
 from astra.search.world import World
 from astra.spec.fields import read_fields
@@ -220,3 +226,50 @@ def _check(study: Study, where: str) -> None:
     if study.size > MOST_QUESTIONS:
         counted = " x ".join(f"{len(settings):,} {axis}" for axis, settings in study.axes.items())
         raise InputError(where, f"{study.size:,} questions ({counted})", want=f"at most {MOST_QUESTIONS:,}")
+
+
+class Question(NamedTuple):
+    """One request of a study."""
+
+    number: int  # in the order of the study, from 0
+    at: dict[str, str]  # the setting of each axis, by name
+    request: PlanRequest
+    key: str
+
+
+def questions_of(study: Study) -> Iterator[Question]:
+    """Every question of a study."""
+    for number, (at, request) in enumerate(study.requests()):
+        yield Question(number, at, request, key_of(request))
+
+
+def fingerprint() -> dict[str, str]:
+    """What an answer depends on besides its request."""
+    return {"version": astra.__version__, "catalog": catalog_hash()}
+
+
+def key_of(request: PlanRequest) -> str:
+    """The same for one request to the same code and catalog, whatever the study is called or however it is ordered."""
+    prices = "" if request.money.prices is None else _content(request.money.prices)
+    asked = msgspec.json.encode([request.plain("plan"), prices, *_planner()], order="sorted")
+    return sha256(asked).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1)
+def _planner() -> tuple[str, ...]:
+    return (*fingerprint().values(), code_hash(Path(astra.__file__).parent))
+
+
+def code_hash(package: Path) -> str:
+    """A mark of the planner's own code: a version that is being worked on answers differently under one number."""
+    digest = sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(file.relative_to(package).as_posix().encode() + b"\0")
+        digest.update(file.read_bytes().replace(b"\r\n", b"\n") + b"\0")
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _content(path: str) -> str:
+    """A mark of what is in a file of prices."""
+    return sha256(read_bytes(path, "prices")).hexdigest()

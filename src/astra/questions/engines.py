@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
-from astra.questions.question import Question
+from astra.questions.declared import Question
 from astra.spec.request import PlanRequest
 
 MOST_TRIES: Final = 3  # of a question, where its worker ends

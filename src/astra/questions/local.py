@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Final, NamedTuple
 
 from astra.questions.answering import answered, lost
+from astra.questions.declared import Question
 from astra.questions.engines import MOST_TRIES, Answering, Given
-from astra.questions.question import Question
 
 _END_S: Final = 5.0
 _THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")

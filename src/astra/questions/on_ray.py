@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from astra.errors import AstraError, InputError
 from astra.questions.answering import answered, lost
+from astra.questions.declared import Question
 from astra.questions.engines import MOST_TRIES, Answering, Given, usable_cores
-from astra.questions.question import Question
 
 _STARTS: Final = 3
 _AHEAD: Final = 4  # questions for each worker that are with the cluster at once

@@ -9,7 +9,7 @@ import msgspec
 
 from astra.errors import InputError
 from astra.questions.answering import PLANNED, StudyAnswer
-from astra.questions.question import Question
+from astra.questions.declared import Question
 from astra.questions.records import FIGURES
 
 QUESTIONS_FILE: Final = "questions.parquet"

@@ -10,8 +10,8 @@ import msgspec
 
 from astra.errors import NoFeasiblePlan
 from astra.questions.answering import PLANNED, StudyLine
+from astra.questions.declared import Question, key_of
 from astra.questions.engines import Engine
-from astra.questions.question import Question, key_of
 from astra.sharing.declared import DeclaredJob, DeclaredSharing, SharedPool
 from astra.sharing.problem import SchedulingProblem, Task, TaskWay
 from astra.spec.request import PlanRequest, as_meant

@@ -1,10 +1,17 @@
-"""What studies answer: plans under changed conditions, two estimates side by side, points of a sweep."""
+"""What studies answer: plans under changed conditions, two estimates side by side, points of a sweep; read again too."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from astra.answer import Estimate, Range, Result, Table
+import msgspec
+from msgspec.structs import replace
+
+from astra.answer import Estimate, Plan, PlanSet, Range, Result, Table
+from astra.answer_money import RentReport
+from astra.errors import InputError
+from astra.search.fleet.records import MixedEstimate, MixedPlanSet, MixedStage
 
 COMPARISON_SCHEMA: Final = "astra.comparison/1"
 EXPLANATION_SCHEMA: Final = "astra.explanation/1"
@@ -110,3 +117,30 @@ class Sweep(Table, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<Sweep {self.model} on {self.gpus} over {' and '.join(self.over)}: {len(self.points)} points>"
+
+
+_AGAIN: Final = "Make it again with astra plan --out or astra rent --out."
+
+
+def answer_of(record: Mapping[str, Any], where: str) -> PlanSet | RentReport:
+    """The answer that a record is the plain form of: of one pool, of several, or of something to rent."""
+    try:
+        if str(record.get("schema", "")).startswith("astra.rent/"):
+            return msgspec.convert(record, RentReport)
+        return _mixed(record) if "conceivable" in record else msgspec.convert(record, PlanSet)
+    except (msgspec.ValidationError, KeyError, TypeError) as error:
+        raise InputError(where, None, want=f"an answer as this version writes it: {error}", fix=_AGAIN) from None
+
+
+def _mixed(record: Mapping[str, Any]) -> MixedPlanSet:
+    """Plans over several pools hold more than the fields that all plans have."""
+    found = msgspec.convert(record, MixedPlanSet)
+    launchable = record.get("launchable")
+    plans, best = [_plan(plan) for plan in record["plans"]], _plan(record["conceivable"])
+    return replace(found, plans=plans, conceivable=best, launchable=launchable and _plan(launchable))
+
+
+def _plan(record: Mapping[str, Any]) -> Plan:
+    estimate = msgspec.convert(record["estimate"], MixedEstimate)
+    stages = [msgspec.convert(stage, MixedStage) for stage in record["estimate"]["stages"]]
+    return replace(msgspec.convert(record, Plan), estimate=replace(estimate, stages=stages))

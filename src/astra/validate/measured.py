@@ -1,8 +1,17 @@
-"""What a row of a table says was measured, and whether its time may be scored."""
+"""What a row of a table says was measured, whether its time may be scored, and what its source may be used for.
+
+Runs of the sources listed in ``data/sources.csv`` may shape runtimes and operator models, all of them or those of some
+models. A table that reads like a simulator's shapes nothing and tests nothing: its errors are told apart. Runs of every
+other source, known or not, are for testing only.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+from functools import cache
+from importlib.resources import files
 from typing import Final, Literal, NamedTuple
 
 from astra.layers.weights import forward_flops_per_token
@@ -10,6 +19,37 @@ from astra.search.world import World
 from astra.spec.request import PlanRequest
 from astra.spec.runtime import Runtime
 from astra.validate.cells import Row, number, switch, words_of
+
+Use = Literal["fit", "test", "simulated"]
+
+
+class RunSource(NamedTuple):
+    """A source with what its runs may be used for."""
+
+    name: str
+    fit: tuple[str, ...]  # how the names of models begin whose runs may be fitted on; an empty start: all of them
+    simulated: bool  # its times read like a simulator's
+
+
+@cache
+def sources() -> tuple[RunSource, ...]:
+    """Every source whose runs are for more, or for less, than testing."""
+    text = (files("astra.validate") / "data" / "sources.csv").read_text(encoding="utf-8")
+    return tuple(_source(row) for row in csv.DictReader(io.StringIO(text)))
+
+
+def _source(row: dict[str, str]) -> RunSource:
+    fit = ("",) if row["fit"] == "all" else tuple(row["fit"].split())
+    return RunSource(row["source"], fit, row["times"] == "simulated")
+
+
+def use_of(source: str, model: str) -> Use:
+    """What the runs of this source and model may be used for."""
+    found = next((one for one in sources() if one.name == source), RunSource(source, (), simulated=False))
+    if found.simulated:
+        return "simulated"
+    return "fit" if model.startswith(found.fit) else "test"
+
 
 # Of the first stage or the worst rank: allocated, reserved by the allocator, or what the driver counts (nvidia-smi).
 Peak = Literal["first", "most", "first reserved", "reserved", "first device", "device"]

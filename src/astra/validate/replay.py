@@ -17,8 +17,8 @@ from astra.spec.job import Job
 from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 from astra.units import GIB
+from astra.validate.measured import use_of
 from astra.validate.runs import Run, Skipped
-from astra.validate.sources import use_of
 from astra.validate.strategies import refused
 
 JOINED: Final = " + "  # between the GPU types of a run over several pools

@@ -23,9 +23,9 @@ from astra.spec.model import ModelSpec
 from astra.spec.request import PlanRequest
 from astra.spec.strategy import Strategy
 from astra.validate.cells import Missing, Row, needed, words_of
-from astra.validate.fleets import cluster_of
 from astra.validate.measured import Measured, measured_of
 from astra.validate.models import model_in
+from astra.validate.pools import cluster_of
 from astra.validate.strategies import Degrees, RunSettings, runtime_of, strategy_of
 from astra.validate.work import batch_of, degrees_of, mtp_of, precision_of, task_of
 

@@ -1,11 +1,14 @@
-"""A validation as text for a terminal, and as the Markdown page of the documentation."""
+"""A validation as text for a terminal, as the Markdown page of the documentation, and what its runs ask."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from astra.catalog.requests import write_request
 from astra.errors import visible
+from astra.validate.measured import sources
+from astra.validate.replay import ReplayedRun
 from astra.validate.score import (
     LEAST_STRATEGIES,
     PUBLISHED,
@@ -17,7 +20,6 @@ from astra.validate.score import (
     Validation,
     farthest,
 )
-from astra.validate.sources import sources
 from astra.validate.targets import sections, why_of
 
 if TYPE_CHECKING:
@@ -207,3 +209,18 @@ def _worst(found: Validation) -> list[tuple[str, ...]]:
         why = f". {why_of(row.id)}" if found.table == PUBLISHED else ""
         lines.append((row.id, f"{predicted:.3g} s", f"{measured:.3g} s", f"{row.error or 0.0:+.0%}", f"{what}{why}"))
     return lines
+
+
+def render_requests(rows: Sequence[ReplayedRun]) -> str:
+    """One request after another; what was measured and filled in stands above each, as comments."""
+    return "\n".join(map(_request, rows))
+
+
+def _request(row: ReplayedRun) -> str:
+    if row.request is None:
+        return f"# {row.id}: skipped: {visible(row.skipped or '')}\n"
+    measured = f"measured {row.measured_step_s:.6g} s" if row.measured_step_s else "no time measured"
+    lines = [f"{row.id}: predicted {row.predicted_step_s:.6g} s, {measured}", f"published: {row.citation}"]
+    lines += [f"filled: {rule}" for rule in row.filled]
+    lines += [f"not scored: {row.not_scored}"] * bool(row.not_scored)
+    return "".join(f"# {visible(line)}\n" for line in lines) + write_request(row.request, "estimate")
