@@ -19,9 +19,9 @@ DATA = {
     ("models.py", "_load"), ("hardware.py", "catalog_hash"), ("hardware.py", "_device"), ("hardware.py", "_node"),
     ("hardware.py", "_texts"), ("curves.py", "load"), ("gemm.py", "surfaces"), ("basis.py", "read_json"),
     ("targets.py", "_table"), ("targets.py", "_data"),
-    ("sources.py", "sources"), ("table.py", "published"),
+    ("measured.py", "sources"), ("table.py", "published"),
     ("huggingface_forward.py", "model_types"), ("pages.py", "_read"),
-    ("question.py", "code_hash"),
+    ("declared.py", "code_hash"),
 }  # fmt: skip
 # The two ends of a process that Astra starts, in a folder of its own.
 OWN = {("here.py", "run_on_gpu")}

@@ -1,7 +1,8 @@
 """A study as its TOML file declares it: axes of settings, each setting some fields of a request.
 
 Every combination of one setting of each axis is a question. A setting is a text that says the main thing of its axis
-(a model, GPUs, an objective, a market), or a table of fields; ``[request]`` has the fields that all questions share. An answer is known again by its question's key.
+(a model, GPUs, an objective, a market), or a table of fields; ``[request]`` has the fields that all questions share.
+An answer is known again by its question's key.
 """
 
 from __future__ import annotations

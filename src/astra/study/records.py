@@ -1,4 +1,4 @@
-"""What studies answer: plans under changed conditions, two estimates side by side, points of a sweep; read again too."""
+"""What studies answer: plans under changed conditions, two side by side, points of a sweep; and answers read again."""
 
 from __future__ import annotations
 
