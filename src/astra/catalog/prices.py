@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
-import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -15,7 +14,8 @@ import msgspec
 
 from astra.catalog import hardware
 from astra.errors import InputError, fold, shortened
-from astra.files import csv_rows, read_text, whole_number
+from astra.files import csv_rows, read_text
+from astra.spec import kinds
 from astra.spec.cluster import NodeType
 from astra.spec.names import Line, Name, check_fields, check_line, check_name
 from astra.spec.record import Spec
@@ -25,8 +25,10 @@ Market = Literal["on-demand", "spot", "reserved"]
 STALE_DAYS: Final = 90  # older prices are shown with a warning
 NETWORKS: Final = ("infiniband", "roce", "efa", "tcp")  # between servers
 TERMS: Final = ("term_days", "minimum_s", "step_s")
-_LONGEST: Final = 1e9  # days or seconds
 _DEAREST_USD: Final = 1000.0  # above this a price is surely per node or per month
+_GPUS: Final = kinds.whole(1, 999_999)
+_SECONDS: Final = kinds.number(0, 1e9)  # or days
+_GBITS: Final = kinds.number(0, 100_000, above=True)
 
 
 class Price(Spec, frozen=True, kw_only=True):
@@ -261,7 +263,11 @@ def _terms() -> dict[tuple[str, str], dict[str, Any]]:
     found = {}
     for line, row in rows:
         cells = dict(zip(header, row, strict=True))
-        said = {name: _number(cells[name], f"{path.name}: line {line}, column {name}") for name in TERMS if cells[name]}
+        said = {
+            name: _SECONDS.read(cells[name], f"{path.name}: line {line}, column {name}")
+            for name in TERMS
+            if cells[name]
+        }
         terms = f"{cells['source']}, {cells['date']}"
         found[fold(cells["provider"]), cells["market"]] = {**said, "terms": terms}
     return found
@@ -278,41 +284,12 @@ def _gpu(cell: str, where: str) -> str:
     return hardware.find("devices", cell, where=where)
 
 
-def _gpus(cell: str, where: str) -> int:
-    gpus = whole_number(cell, 6)
-    if not gpus:
-        raise InputError(where, cell, want="a whole number of GPUs, 1 or more")
-    return gpus
-
-
-def _float(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
-
-
-def _dollars(cell: str, where: str) -> float:
-    usd = _float(cell)
-    if not 0 < usd <= _DEAREST_USD:
-        want = f"dollars per GPU and hour, above 0 and at most {_DEAREST_USD:g}"
-        raise InputError(where, cell or None, want=want)
-    return usd
-
-
-def _number(cell: str, where: str) -> float:
-    value = _float(cell)
-    if not 0 <= value <= _LONGEST:
-        raise InputError(where, cell, want=f"a number from 0 to {_LONGEST:,.0f}, or nothing")
-    return value
-
-
 def _network(cell: str, where: str) -> str:
     """``infiniband 400``: a kind of network and the gigabits per second it gives each GPU."""
     kind, _, gbits = check_line(where, cell).lower().partition(" ")
-    if kind not in NETWORKS or not gbits or not 0 < _number(gbits, where) <= 100_000:
+    if kind not in NETWORKS or not gbits:
         raise InputError(where, cell, want=f"{', '.join(NETWORKS)} and Gb/s per GPU, such as infiniband 400")
-    return f"{kind} {float(gbits):g}"
+    return f"{kind} {_GBITS.read(gbits, where):g}"
 
 
 def _date(cell: str, where: str) -> dt.date:
@@ -324,28 +301,19 @@ def _date(cell: str, where: str) -> dt.date:
     raise InputError(where, cell or None, want="a date such as 2026-11-15")
 
 
-def _one_of(*allowed: str) -> Callable[[str, str], str]:
-    def read(cell: str, where: str) -> str:
-        if cell not in allowed:
-            raise InputError(where, cell or None, want=" or ".join(allowed))
-        return cell
-
-    return read
-
-
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "gpu": _gpu,
-    "gpus": _gpus,
+    "gpus": _GPUS.read,
     "region": partial(_text, needed=False),
-    "market": _one_of(*get_args(Market)),
-    "usd_per_gpu_h": _dollars,
-    "currency": _one_of("USD"),
+    "market": kinds.one_of(*get_args(Market)).read,
+    "usd_per_gpu_h": kinds.number(0, _DEAREST_USD, above=True, example="2.49 dollars for a GPU and hour").read,
+    "currency": kinds.one_of("USD").read,
     "date": _date,
     "source": partial(_text, line=True),
     "notes": partial(_text, line=True, needed=False),
-    "available": _gpus,
-    "min_gpus": _gpus,
+    "available": _GPUS.read,
+    "min_gpus": _GPUS.read,
     "network": _network,
-    **dict.fromkeys(("term_days", "minimum_s", "step_s", "startup_s"), _number),
+    **dict.fromkeys(("term_days", "minimum_s", "step_s", "startup_s"), _SECONDS.read),
     "terms": partial(_text, line=True, needed=False),
 }

@@ -59,7 +59,7 @@ NAMES: Final[Mapping[str, RuleName]] = {
         "number",
         gpus=("GPUs of the job", lambda it: it.pool.gpus),
         gpus_per_node=("GPUs in one server", lambda it: it.pool.gpus_per_node),
-        scaleup_gpus=("GPUs joined by the innermost links", lambda it: _scale_up(it.pool)),
+        scaleup_gpus=("GPUs joined by the innermost links", lambda it: it.pool.scaleup_gpus),
         deepep_gpus=("GPUs that DeepEP reaches on such nodes, 0 where it does not run",
                      lambda it: _reached(it, "deepep")),
         hybridep_gpus=("GPUs that HybridEP reaches on such nodes, 0 where it does not run",
@@ -116,11 +116,6 @@ _FACTS: Final = [(name, row.of) for name, row in NAMES.items() if row.of is not 
 def _reached(it: RuleSubject, dispatcher: str) -> int:
     """What a dispatcher reaches; nothing where there is nothing to send, so that jobs without experts are alike."""
     return sends_once_within(it.pool).get(dispatcher, 0) if it.model.moe and it.pool else 0
-
-
-def _scale_up(pool: Pool) -> int:
-    links = pool.node.links
-    return min(links[0].reach, pool.gpus) if links else 1
 
 
 ALIASES: Final[Mapping[str, str]] = {"flash_attention": "flash"}
@@ -213,12 +208,6 @@ def facts_of(model: ModelSpec, pool: Pool | None, workload: Workload, *, runtime
     """The facts of a request on one pool, as scalars; ``runtime`` is the framework whose rules bind the runtime."""
     asked = RuleSubject(model, pool, workload, runtime)
     return {name: of(asked) for name, of in _FACTS if pool is not None or name not in _OF_POOL}
-
-
-def _dispatch_facts(pool: Pool | None) -> dict[str, int]:
-    """What dispatchers reach; nothing where there is nothing to send, so that jobs without experts are alike."""
-    within = {} if pool is None else sends_once_within(pool)
-    return {f"{name}_gpus": within.get(name, 0) for name in ("deepep", "hybridep")}
 
 
 def shown(name: str, value: Any) -> str:

@@ -43,8 +43,9 @@ from astra.report.view import (
 )
 from astra.search.timeline import first_step, timeline_of
 from astra.search.world import World
-from astra.serve.asked import check_no_path, flag_of, one_of, parts_of, request_of, table_of, text_of, whole_of
+from astra.serve.asked import check_no_path, parts_of, request_of, table_of, text_of
 from astra.serve.pages import OPENED
+from astra.spec import kinds
 from astra.spec.cluster import Device
 from astra.spec.mixed_text import is_mixed
 from astra.spec.money import MONEY_FIELDS
@@ -64,7 +65,8 @@ UNANSWERABLE: Final = 422
 _SINCE: Final = (1980, 1, 1, 0, 0, 0)  # zip has no earlier time; every export of a plan is the same file
 MOST_POINTS: Final = 24  # of a sweep; the command line has more
 EXPLAINED_S: Final = 6.0  # of plans under changed conditions, for one explanation
-MOST_PICK: Final = 100
+_PICK: Final = kinds.whole(1, 100)
+_SWITCH: Final = kinds.switch()
 
 
 class Document(NamedTuple):
@@ -152,7 +154,7 @@ def _swept(body: object) -> Sweep:
 def _explained(body: object) -> Explanation:
     """Why one plan of an answer is as it is."""
     parts = parts_of(body, "request", "pick")
-    pick, planset = whole_of(parts, "pick", 1, MOST_PICK), planned(parts.get("request"))
+    pick, planset = _PICK.read(parts.get("pick", 1), "pick"), planned(parts.get("request"))
     if not any(plan.rank == pick for plan in planset.plans):
         raise InputError("pick", pick, want=f"a plan of the answer, which has {len(planset.plans)}")
     world = World.of(request_of("plan", planset.asked))
@@ -162,14 +164,14 @@ def _explained(body: object) -> Explanation:
 
 def _view(body: object) -> Document:
     parts = parts_of(body, "verb", "request")
-    make, draw = RECORDS[one_of(parts, "verb", tuple(RECORDS))]
+    make, draw = RECORDS[kinds.one_of(*RECORDS).read(parts.get("verb", "plan"), "verb")]
     return Document(200, HTML, draw(make(parts.get("request"))).encode())
 
 
 def _report(body: object) -> Document:
     parts = parts_of(body, "verb", "request")
     request = parts.get("request")
-    if one_of(parts, "verb", ("plan", "rent")) == "rent":
+    if kinds.one_of("plan", "rent").read(parts.get("verb", "plan"), "verb") == "rent":
         report = _rented(request)
         page, model = rent_page(report), str(report.request["model"])
     else:
@@ -189,7 +191,7 @@ def _trace(body: object) -> Document:
 def _export(body: object) -> Document:
     parts = parts_of(body, "request", "target", "pick", "nearest")
     exporter = target(text_of(parts, "target"), "target")
-    pick, nearest = whole_of(parts, "pick", 1, MOST_PICK), flag_of(parts, "nearest")
+    pick, nearest = _PICK.read(parts.get("pick", 1), "pick"), _SWITCH.read(parts.get("nearest", False), "nearest")
     record = planned(parts.get("request")).to_dict()
     if nearest and world_of(record, "plan").several:
         pick, _ = nearest_of_file(record, pick, exporter, where="plan")

@@ -67,27 +67,3 @@ def text_of(parts: Mapping[str, Any], name: str, usual: str | None = None) -> st
     if not isinstance(value, str):
         raise InputError(name, value, want="a text")
     return value
-
-
-def one_of(parts: Mapping[str, Any], name: str, words: tuple[str, ...]) -> str:
-    """A part that is one of a few words; the first, if it is left out."""
-    value = text_of(parts, name, words[0])
-    if value not in words:
-        raise UnknownName(name, value, words, fix=f"It is one of {', '.join(words)}.")
-    return value
-
-
-def whole_of(parts: Mapping[str, Any], name: str, usual: int, most: int) -> int:
-    """A part that is a whole number from 1."""
-    value = parts.get(name, usual)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise InputError(name, value, want=f"a whole number from 1 to {most:,}")
-    return value
-
-
-def flag_of(parts: Mapping[str, Any], name: str) -> bool:
-    """A part that is true or false."""
-    value = parts.get(name, False)
-    if not isinstance(value, bool):
-        raise InputError(name, value, want="true or false")
-    return value

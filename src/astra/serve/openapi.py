@@ -94,7 +94,7 @@ def _paths() -> dict[str, Any]:
     ask = {verb: {"$ref": _REF.format(name=f"Ask{verb.title()}")} for verb in ("plan", "estimate", "rent")}
     either = {"anyOf": [ask["plan"], ask["rent"]]}
     both = _object({"first": ask["estimate"], "second": ask["estimate"]})
-    pick = {"type": "integer", "minimum": 1, "maximum": 100, "default": 1}
+    pick = _spelled({"type": "integer", "minimum": 1, "maximum": 100, "default": 1})
     bought = {"$ref": _REF.format(name="AskAfford")}
     texts = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}
     over = _object({"request": ask["plan"], "over": texts})
