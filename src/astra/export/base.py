@@ -39,59 +39,35 @@ class PlanFigures(NamedTuple):
     save_every_s: float | None = None  # the interval of checkpoints that the expected bill counts with
 
 
+# Where each is in an estimate, or else.
+_PLACES: Final = {
+    "step_low_s": ("step_s_range.low",), "step_high_s": ("step_s_range.high",), "peak_gib": ("peak_reserved_gib",),
+    "peak_low_gib": ("peak_gib_range.low",), "peak_high_gib": ("peak_gib_range.high",),
+    "limit_gib": ("memory_limit_gib",), "days": ("cost.expected.days", "cost.days"), "market": ("cost.price.market",),
+    "provider": ("cost.price.provider",), "region": ("cost.price.region",),
+    "save_every_s": ("cost.expected.checkpoint_interval_s",),
+}  # fmt: skip
+_BILLED: Final = ("days", "market", "provider", "region", "save_every_s")
+
+
 def figures_of(estimate: Mapping[str, Any]) -> PlanFigures:
     """What an estimate tells, as far as it is well formed; it decides nothing."""
-    step, peak = _part(estimate, "step_s_range"), _part(estimate, "peak_gib_range")
-    cost = _part(estimate, "cost")
-    price, expected = _part(cost, "price"), _part(cost, "expected")
-    return PlanFigures(
-        step_low_s=_number(step, "low"),
-        step_high_s=_number(step, "high"),
-        peak_gib=_number(estimate, "peak_reserved_gib"),
-        peak_low_gib=_number(peak, "low"),
-        peak_high_gib=_number(peak, "high"),
-        limit_gib=_number(estimate, "memory_limit_gib"),
-        days=_number(expected, "days") or _number(cost, "days"),
-        market=_text(price, "market"),
-        provider=_text(price, "provider"),
-        region=_text(price, "region"),
-        save_every_s=_number(expected, "checkpoint_interval_s"),
-    )
+    found: dict[str, Any] = {}
+    for name, places in _PLACES.items():
+        for place in places:
+            value: Any = estimate
+            for part in place.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
+            if PlanFigures._field_defaults[name] == "":
+                found.setdefault(name, visible(value) if isinstance(value, str) else "")
+            elif isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+                found.setdefault(name, float(value))
+    return PlanFigures(**found)
 
 
 def estimated_anew(figures: PlanFigures, estimate: Mapping[str, Any]) -> PlanFigures:
     """The same bill with the time and memory of another estimate."""
-    new = figures_of(estimate)
-    return new._replace(
-        days=figures.days,
-        market=figures.market,
-        provider=figures.provider,
-        region=figures.region,
-        save_every_s=figures.save_every_s,
-    )
-
-
-def save_interval(figures: PlanFigures, step_s: float | None, *, usual: int = 1000) -> int:
-    """Steps between checkpoints, as billed."""
-    if figures.save_every_s is None or step_s is None:
-        return usual
-    return max(1, round(figures.save_every_s / step_s))
-
-
-def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = record.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _number(record: Mapping[str, Any], name: str) -> float | None:
-    value = record.get(name)
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-    return float(value) if fine and value is not None else None
-
-
-def _text(record: Mapping[str, Any], name: str) -> str:
-    value = record.get(name)
-    return visible(value) if isinstance(value, str) else ""
+    return figures_of(estimate)._replace(**{name: getattr(figures, name) for name in _BILLED})
 
 
 class CannotExport(AstraError):
@@ -185,7 +161,9 @@ class Launch(NamedTuple):
     @property
     def save_interval(self) -> int:
         """Steps between checkpoints, as billed."""
-        return save_interval(self.figures, self.step_s)
+        if self.figures.save_every_s is None or self.step_s is None:
+            return 1000
+        return max(1, round(self.figures.save_every_s / self.step_s))
 
     @property
     def even(self) -> bool:
@@ -300,6 +278,14 @@ def header(launch: Launch, verified: str) -> list[str]:
         f"Verified with {verified}.",
     ]
     return [comment(line) for line in lines]
+
+
+def python_header(launch: Launch, verified: str) -> list[str]:
+    """The same at the top of a Python file.
+
+    Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
+    """
+    return ["# -*- coding: utf-8 -*-", *header(launch, verified)]
 
 
 def template(name: str) -> str:

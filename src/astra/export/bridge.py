@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from astra.catalog import models
-from astra.export.base import Exporter, Launch, Left, header, joined, template
+from astra.export.base import Exporter, Launch, Left, header, joined, python_header, template
 from astra.export.launch_script import node_sizes, preamble, torchrun
 from astra.export.megatron import MEGATRON, environment, layout, sections
 from astra.export.megatron_model import fp8_scaling, hybrid_stages
@@ -174,8 +174,7 @@ def program(launch: Launch) -> str:
     recipe, task = recipe_for(launch.model, launch.workload.task), launch.workload.task
     run = "pretrain" if task == "pretrain" else "finetune"
     mixed = precision(launch)
-    # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
-    lines = ["# -*- coding: utf-8 -*-", *header(launch, BRIDGE.verified), "import os", "import sys"]
+    lines = [*python_header(launch, BRIDGE.verified), "import os", "import sys"]
     lines += [
         "from pathlib import Path",
         "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Exporter, Launch, Left, Limit, header, joined, one_pool, template
+from astra.export.base import Exporter, Launch, Left, Limit, header, joined, one_pool, python_header, template
 from astra.export.launch_script import adapter_notes, adapters, preamble, torchrun
 from astra.export.quoting import json_text, yaml
 
@@ -39,8 +39,7 @@ def program(launch: Launch, *, checkpoints: bool) -> str:
     body = template("train_huggingface.txt").replace("@MODEL", made)
     body = body.replace("@ATTENTION", template("train_attention.txt") if chosen else "")
     body = body.replace("@ARGUMENTS", "\n".join(said)).replace("@STEPS", str(steps)).replace("@TP", str(strategy.tp))
-    # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
-    top = joined(["# -*- coding: utf-8 -*-", *header(launch, VERIFIED)])
+    top = joined(python_header(launch, VERIFIED))
     return top + body.replace("@EVERY", str(launch.save_interval))
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Final
 
 from astra.errors import InputError
-from astra.export.base import WHOLE_NODES, Exporter, Launch, Left, Limit, header, joined, template
+from astra.export.base import WHOLE_NODES, Exporter, Launch, Left, Limit, header, joined, python_header, template
 from astra.export.imported import ImportedLaunch
 from astra.export.launch_script import HERE, RENDEZVOUS, host_order, node_sizes, run, torchrun
 from astra.export.quoting import comment, python
@@ -87,8 +87,7 @@ def program(launch: Launch) -> str:
     start, plan, rest = _template()
     values = constants(launch)
     lines = [_filled(line, values) for line in plan]
-    # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
-    head = ["# -*- coding: utf-8 -*-", *header(launch, PYTORCH.verified)]
+    head = python_header(launch, PYTORCH.verified)
     return joined([*head, *start, BEGIN, *lines, END, *rest])
 
 

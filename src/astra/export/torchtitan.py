@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from astra.catalog import runtimes
-from astra.export.base import Exporter, Launch, Left, header, joined, one_pool
+from astra.export.base import Exporter, Launch, Left, joined, one_pool, python_header
 from astra.export.launch_script import preamble, torchrun
 from astra.export.quoting import python
 from astra.rules.can import recipe_of
@@ -123,8 +123,7 @@ def configuration(launch: Launch) -> str:
     if recipe is None:
         raise ValueError(launch.model.name)
     module, function = recipe.split(".")
-    # Python takes the encoding of a file from a comment in its first two lines: a name there could choose it.
-    lines = ["# -*- coding: utf-8 -*-", *header(launch, TORCHTITAN.verified)]
+    lines = python_header(launch, TORCHTITAN.verified)
     tuned = launch.workload.task == "finetune"
     lines += ["import os", ""] * tuned
     lines += ["from torchtitan.trainer import Trainer"]
