@@ -34,6 +34,7 @@ class ModelType(Spec, frozen=True, kw_only=True):
     base: float = 10_000.0  # 0: no rotary positions
     fraction: float = 1.0
     quirks: tuple[str, ...] = ()
+    quirk_flags: Mapping[str, tuple[str, bool, bool]] = field(default_factory=dict)
 
 
 @cache
@@ -62,23 +63,16 @@ def forward_fields(model_type: str, keys: Keys) -> Fields:
     fields: Fields = {
         "activation": _ACTIVATIONS.get(said),
         "norm_epsilon": keys.number(kind.epsilon_key, kind.epsilon) if kind.epsilon_key else kind.epsilon,
-        "quirks": _quirks(model_type, keys, kind),
+        "quirks": _quirks(keys, kind),
     }
     if kind.base and "alibi" not in fields["quirks"]:
         fields["rotary"] = _rotary(keys, kind.base, kind.fraction)
     return fields
 
 
-def _quirks(model_type: str, keys: Keys, kind: ModelType) -> tuple[str, ...]:
-    parallel = {"falcon": ("parallel_attn", True), "gpt_neox": ("use_parallel_residual", True)}.get(model_type)
-    found = {*kind.quirks}
-    if parallel is not None and keys.flag(*parallel):
-        found.add("parallel_block")
-    if model_type == "opt" and not keys.flag("do_layer_norm_before", True):
-        found.add("post_norm")
-    if model_type == "falcon" and keys.flag("alibi", False):
-        found.add("alibi")
-    return tuple(sorted(found))
+def _quirks(keys: Keys, kind: ModelType) -> tuple[str, ...]:
+    decided = (quirk for quirk, (key, usual, has) in kind.quirk_flags.items() if keys.flag(key, usual) is has)
+    return tuple(sorted({*kind.quirks, *decided}))
 
 
 def _rotary(keys: Keys, base: float, fraction: float) -> Rotary | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from astra.errors import InputError
 
 _LARGEST: Final = 2**40
 _MOST_LAYERS: Final = 10_000
+Value = TypeVar("Value")
 
 
 class Keys:
@@ -60,14 +61,17 @@ class Keys:
         """A whole number above zero, or None where the key is absent or null."""
         return None if self.raw(name) is None else self.size(name)
 
-    def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+    def _typed(self, name: str, default: Value, kind: type[Value], want: str) -> Value:
         value = self.raw(name)
         if value is None:
             return default
-        if not isinstance(value, bool):
-            raise self.refuse(name, value, "true or false")
+        if not isinstance(value, kind):
+            raise self.refuse(name, value, want)
         return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        return self._typed(name, default, bool, "true or false")
 
     def number(self, name: str, default: float) -> float:
         """A number above or at zero."""
@@ -80,12 +84,7 @@ class Keys:
 
     def word(self, name: str, default: str) -> str:
         """A word."""
-        value = self.raw(name)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise self.refuse(name, value, "a word in quotes")
-        return value
+        return self._typed(name, default, str, "a word in quotes")
 
     def numbers(self, name: str) -> list[int] | None:
         """A list of whole numbers, or None where the key is absent or null."""
