@@ -8,7 +8,7 @@ or all larger stages at once, as long as the simulated step falls and the strate
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from itertools import permutations, product
 from math import inf
 from typing import Final, NamedTuple
 
@@ -34,7 +34,15 @@ ROUNDS: Final = 12
 FEW_STAGES: Final = 12  # up to here a layer may move from any stage to any other
 FEW: Final = 4  # micro-batches for each stage, up to which other micro-batches are split too
 NEAR: Final = 0.01  # more than the best split was seen to gain over one whose stages have as much to do
+REACH: Final = 4  # layers that the ends of a pipeline may have more or fewer at once
 LEAST_GAIN: Final = 1e-9  # of the step
+
+# What a strategy says besides, by what it recomputes.
+_SPOKEN: Final = {
+    "none": ("recompute",),
+    "selective": ("recompute", "modules"),
+    "full": ("recompute", "method", "recompute_layers"),
+}
 
 Split = tuple[int, ...]
 
@@ -48,30 +56,85 @@ def best_splits(
 ) -> list[Candidate]:
     """What a search found, with the best split where that may make one the best; ``timed`` are its parts.
 
-    Given what it had to keep to, the first is also tried with other micro-batches, and without recompute.
+    Given what it had to keep to, the first is also tried with other micro-batches, and the best with other recompute.
     """
     limit_s = candidates[0].step_s * (1 + NEAR)
     near = [one for one in candidates if one.step_s * (1 - _unequal(job, one.strategy)) <= limit_s]
     others = [] if restrictions is None else _variants(job, candidates[0].strategy, restrictions)
     polished = all_polished(job, [*near, *others], user_rules, timed)
+    if restrictions is not None:
+        first = min(range(len(polished)), key=lambda place: polished[place].step_s)
+        polished[first] = _turned(job, polished[first], user_rules, timed, restrictions)
     found = dict(zip(near, polished, strict=False))
     return [found.get(one, one) for one in candidates] + [one for one in polished[len(near) :] if one.step_s < inf]
 
 
 def _variants(job: Job, strategy: Strategy, restrictions: Restrictions) -> list[Candidate]:
-    """The same with half and twice the micro-batch, and without recompute: another split may make room, or less bubble.
+    """The same with half and twice the micro-batch: other splits may make room, or less bubble.
 
     Only where there are few micro-batches.
     """
     own, batch = job.workload.global_batch // strategy.dp, strategy.mbs
     if strategy.vp > 1 or not 1 < strategy.pp <= FEW_STAGES or own > FEW * strategy.pp * batch:
         return []
-    others = [replace(strategy, mbs=mbs) for mbs in (batch // 2, 2 * batch) if mbs and own % mbs == 0]
-    usual = Strategy()
-    kept = {name: getattr(usual, name) for name in ("recompute", "method", "recompute_layers", "modules")}
-    others += [replace(strategy, **kept)] if strategy.recompute != "none" else []
-    allowed = (one for one in others if restrictions.allows("mbs", one.mbs))
-    return [Candidate(one, inf) for one in allowed if restrictions.allows("recompute", one.recompute)]
+    sizes = [mbs for mbs in (batch // 2, 2 * batch) if mbs and own % mbs == 0]
+    return [Candidate(replace(strategy, mbs=mbs), inf) for mbs in restrictions.filter("mbs", sizes)]
+
+
+def _turned(
+    job: Job, best: Candidate, user_rules: Sequence[Rule], timed: Sequence[Gathered], restrictions: Restrictions
+) -> Candidate:
+    """What moves of one layer do not reach: other ends with all between them alike, with other recompute too."""
+    for _ in range(ROUNDS):
+        strategy, limit_s = best.strategy, best.step_s * (1 - LEAST_GAIN)
+        if not 1 < strategy.pp * strategy.vp <= FEW_STAGES or best.step_s == inf:
+            break
+        said = job.saying(strategy)
+        parts = parts_of(said, as_row(said, strategy).meshes.columns, timed if said is job else ())
+        layers = layers_of(said, strategy)
+        splits, some = other_ends(layers), [strategy, *_recomputing(strategy, max(layers), restrictions)]
+        tries = [Tried(one, parts, splits if one is strategy else [layers, *splits], limit_s) for one in some]
+        quicker = [
+            Candidate(replace(one, layers=() if split == even(sum(split), len(split)) else split), seconds)
+            for one, faster in zip(some, simulated(said, tries), strict=True)
+            for seconds, split in faster
+        ]
+        ranked = sorted(quicker, key=lambda found: found.step_s)
+        moved = next((found for found in ranked if not legality(said, found.strategy, user_rules)), None)
+        if moved is None:
+            break
+        best = all_polished(job, [moved], user_rules, timed)[0]
+    return best
+
+
+def _recomputing(strategy: Strategy, chunk_layers: int, restrictions: Restrictions) -> Iterator[Strategy]:
+    """The same with less full recompute, down to none, or between other checkpoints."""
+    if strategy.recompute == "none":
+        return
+    plain = replace(strategy, recompute="none", method="uniform", recompute_layers=1, modules=())
+    some, layers = [plain], strategy.recompute_layers
+    if strategy.recompute == "full":
+        block = strategy.method == "block"
+        most = layers if block else chunk_layers
+        ways = [("block", count) for count in (most // 2, most - 1)]
+        ways += [] if block else [("uniform", count) for count in (layers - 1, layers + 1)]
+        some += [replace(plain, recompute="selective")]
+        some += [replace(plain, recompute="full", method=way, recompute_layers=n) for way, n in ways if n > 0]
+    for one in some:
+        if all(restrictions.allows(name, getattr(one, name)) for name in _SPOKEN[one.recompute]):
+            yield one
+
+
+def other_ends(layers: Split) -> list[Split]:
+    """Splits whose first and last stages have some layers more or fewer, and all between as many as each other."""
+    first, *inner, last = layers
+    found = []
+    for front, back in product(range(first - REACH, first + REACH + 1), range(last - REACH, last + REACH + 1)):
+        each, more = divmod(sum(layers) - front - back, max(len(inner), 1))
+        middle = [each] * (len(inner) - more) + [each + 1] * more
+        found.append((front, *(middle if inner else []), back))
+    sound = (one for one in found if sum(one) == sum(layers) and min(one[:-1]) > 0 and one[-1] >= 0)
+    return [split for split in dict.fromkeys(sound) if split != layers]
 
 
 def _unequal(job: Job, strategy: Strategy) -> float:
