@@ -108,6 +108,10 @@ class Usual(Spec, frozen=True, kw_only=True):
     on: dict[str, dict[str, str | bool]] = msgspec.field(default_factory=dict)  # the same on a generation of GPU
     pipelined: dict[str, str | bool] = msgspec.field(default_factory=dict)  # and in pipelines
 
+    captures: dict[Literal["dense", "experts"], str] = msgspec.field(
+        default_factory=lambda: dict.fromkeys(("dense", "experts"), "none")
+    )  # CUDA graphs that plans may have where recipes have none: of a kind that runs of it were published with
+
     called: tuple[Line, ...] = ()  # what tables of runs call it, in lower case
     eager: Name = ""  # the runtime it is where a run says "no compile",
     compiled: Name = ""  # where it says torch.compile,
