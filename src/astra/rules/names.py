@@ -92,7 +92,7 @@ NAMES: Final[Mapping[str, RuleName]] = {
         mla=("multi-head latent attention", lambda it: it.model.mla is not None),
         tied=("input and output embeddings share weights", lambda it: it.model.tied_embeddings),
         blackwell=("the GPU is a Blackwell", lambda it: it.pool.device.generation == "blackwell"),
-        captures_experts=("a graph of the whole step can hold the experts: gated, in mxfp8 or nvfp4",
+        captures_experts=("a graph of the whole step can hold the experts: gated, pre-trained in mxfp8 or nvfp4",
                           lambda it: captures_experts(it.model, it.pool.device, it.workload)),
         fp8_attention=("attention of the model can be trained in fp8 on the GPU, in the precision",
                        lambda it: fp8_attention(it.model, it.pool.device, it.workload)),

@@ -49,7 +49,7 @@ def attempts(job: Job, restrictions: Restrictions) -> list[Attempt]:
     """
     found = [Attempt(job, restrictions)]
     if _may_drop_graphs(job, restrictions):
-        found.append(Attempt(_without_graphs(job), restrictions, (_GRAPHS["none"],)))
+        found.append(Attempt(_without_graphs(job, restrictions), restrictions, (_GRAPHS["none"],)))
     if not _spoken(restrictions, "moments") and "bf16" in job.runtime.can.moments and job.workload.optimizer == "adam":
         narrow = msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, "moments": ("bf16",)})
         last = found[-1]
@@ -65,7 +65,7 @@ def roomiest(job: Job, restrictions: Restrictions, rules: Sequence[Rule] = ()) -
     Without graphs of layers, where these hold memory and launch nothing sooner: beside experts. With fp8 weights, of
     which fewer copies are held and less is gathered.
     """
-    plain = _without_graphs(job)
+    plain = _without_graphs(job, restrictions)
     parts = job.words.graphs == "partial"
     if parts and _may_drop_graphs(job, restrictions) and launch_s(plain) == launch_s(job):
         job = plain
@@ -88,7 +88,7 @@ def alternatives(attempt: Attempt, rules: Sequence[Rule] = ()) -> Iterator[Attem
     yield from _captured(attempt)
     job, restrictions, can = attempt.job, attempt.restrictions, attempt.job.runtime.can
     plain = _may_drop_graphs(job, restrictions)
-    bare = _without_graphs(job) if plain else job
+    bare = _without_graphs(job, restrictions) if plain else job
     if plain:
         yield Attempt(bare, restrictions, (*attempt.notes, _GRAPHS["none"]))
     if (
@@ -163,8 +163,10 @@ def _may_drop_graphs(job: Job, restrictions: Restrictions) -> bool:
     return job.words.graphs != "none" and "none" in job.runtime.can.graphs and not _spoken(restrictions, "graphs")
 
 
-def _without_graphs(job: Job) -> Job:
-    return _saying(job, graphs="none")
+def _without_graphs(job: Job, restrictions: Restrictions) -> Job:
+    """Recipes run attention in fp8 in graphs of whole steps alone."""
+    usual = job.words.graphs != "full" or _spoken(restrictions, "attention")
+    return _saying(job, graphs="none", **({} if usual else {"attention": "bf16"}))
 
 
 def _saying(job: Job, **words: Any) -> Job:

@@ -72,10 +72,11 @@ def captures_experts(model: ModelSpec, device: Device, workload: Workload) -> bo
     """Whether a graph of a whole step can hold a model's experts: as products that the host need not know the sizes of.
 
     Those are of operands scaled by groups, of gates with SiLU or clamped. All others ask the GPU for the tokens of each
-    expert, which a capture refuses (TEGroupedMLP of megatron-core 0.19.2: _is_fused_impl_supported, forward).
+    expert, which a capture refuses (TEGroupedMLP of megatron-core 0.19.2: _is_fused_impl_supported, forward). They have
+    gates and values in turns, as trained weights do not.
     """
     gated = model.gated_mlp and model.activation in (None, "silu", "clamped_swiglu")
-    return model.moe is not None and gated and scales_groups(device, workload)
+    return model.moe is not None and gated and scales_groups(device, workload) and workload.task == "pretrain"
 
 
 def sends_once_within(pool: Pool) -> dict[str, int]:
