@@ -81,5 +81,6 @@ def test_a_plan_over_a_network_that_deepep_cannot_use_sends_copies() -> None:
 
 
 def test_a_graph_of_the_whole_step_takes_the_dispatcher_it_needs() -> None:
-    plan = astra.plan("mixtral-8x7b", gpus="64xH100", batch=256, seq=4096, fix=["graphs=full", "ep=8"]).best
+    asked: dict[str, Any] = {"batch": 256, "seq": 4096, "fix": ["graphs=full", "ep=8"]}
+    plan = astra.plan("mixtral-8x7b", gpus="64xB200", precision="mxfp8", **asked).best
     assert "dispatch=hybridep" in plan.strategy

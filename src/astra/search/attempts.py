@@ -79,9 +79,9 @@ def roomiest(job: Job, restrictions: Restrictions, rules: Sequence[Rule] = ()) -
 def alternatives(attempt: Attempt, rules: Sequence[Rule] = ()) -> Iterator[Attempt]:
     """What may be better than what an attempt has found, because it leaves more room, sends less or is doubted less.
 
-    Graphs of layers keep their inputs and exclude recompute; those of steps exclude ways to split experts. Activations of dense layers can wait with a near host, as
-    FSDP's recipes have them (Megatron-Bridge on GB200 and GB300); then nothing is captured or recomputed. States of
-    FSDP2 may be sharded inside groups.
+    Graphs of layers keep their inputs and exclude recompute; those of steps exclude ways to split experts. Activations
+    of dense layers can wait with a near host, as FSDP's recipes have them (Megatron-Bridge on GB200 and GB300); then
+    nothing is captured or recomputed. States of FSDP2 may be sharded inside groups.
     """
     yield from _in_groups(attempt)
     yield from _sent_otherwise(attempt, rules)
