@@ -9,8 +9,8 @@ import pytest
 
 import astra
 from astra.api import make_job
+from astra.search.attempts import LEAST_BETTER
 from astra.search.detail import estimate
-from astra.search.one_pool import LEAST_BETTER
 from astra.spec.strategy import replace
 
 REQUESTS: list[tuple[str, str, dict[str, Any]]] = [
