@@ -15,6 +15,8 @@ from astra.rules.table import Rule
 from astra.search.bounds import Grids
 from astra.search.engine import among
 from astra.spec.job import Job, sends_once_within
+from astra.spec.model import ModelSpec
+from astra.spec.runtime import Runtime
 from astra.spec.strategy_fields import ACTIVATIONS
 
 LEAST_BETTER: Final = 1e-3  # of a step, for which a plan has other words than usual
@@ -102,6 +104,17 @@ def alternatives(attempt: Attempt, rules: Sequence[Rule] = ()) -> Iterator[Attem
     alone: dict[str, Any] = {"offload_layers": waiting, "zero": (3,), "pp": (1,), "recompute": ("none",)}
     if "offload_layers" not in restrictions.fixed and all(restrictions.filter(*item) for item in alone.items()):
         yield Attempt(bare, msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, **alone}), attempt.notes)
+
+
+def untried(model: ModelSpec, runtime: Runtime, restrictions: Restrictions, where: str) -> list[str]:
+    """What is tried with the usual words alone where ``alternatives`` would take too long."""
+    can, sort = runtime.can, "experts" if model.moe else "dense"
+    titles = {
+        "dispatch": "the dispatcher of tokens" if model.moe and len(can.dispatch) > 1 else "",
+        "graphs": "CUDA graphs" if runtime.usual.captures[sort] in can.graphs[1:] else "",
+    }
+    named = " and ".join(title for word, title in titles.items() if title and not _spoken(restrictions, word))
+    return [f"of {named} {where} have what is usual on their GPUs alone"] if named else []
 
 
 def _sent_otherwise(attempt: Attempt, rules: Sequence[Rule]) -> Iterator[Attempt]:
