@@ -108,10 +108,10 @@ def alternatives(attempt: Attempt, rules: Sequence[Rule] = ()) -> Iterator[Attem
 
 def untried(model: ModelSpec, runtime: Runtime, restrictions: Restrictions, where: str) -> list[str]:
     """What is tried with the usual words alone where ``alternatives`` would take too long."""
-    can, sort = runtime.can, "experts" if model.moe else "dense"
+    experts = model.moe is not None
     titles = {
-        "dispatch": "the dispatcher of tokens" if model.moe and len(can.dispatch) > 1 else "",
-        "graphs": "CUDA graphs" if runtime.usual.captures[sort] in can.graphs[1:] else "",
+        "dispatch": "the dispatcher of tokens" if experts and len(runtime.can.dispatch) > 1 else "",
+        "graphs": "CUDA graphs" if runtime.captures(experts=experts) != "none" else "",
     }
     named = " and ".join(title for word, title in titles.items() if title and not _spoken(restrictions, word))
     return [f"of {named} {where} have what is usual on their GPUs alone"] if named else []
@@ -145,9 +145,8 @@ def _captured(attempt: Attempt) -> Iterator[Attempt]:
     Parts of models without experts; whole steps of those with experts wherever some recipe captures them.
     """
     job, restrictions, moe = attempt.job, attempt.restrictions, attempt.job.model.moe
-    word = job.runtime.usual.captures["experts" if moe else "dense"]
-    usual = job.words.graphs != "none" or word not in job.runtime.can.graphs or word == "none"
-    if usual or _spoken(restrictions, "graphs"):
+    word = job.runtime.captures(experts=moe is not None)
+    if word == "none" or job.words.graphs != "none" or _spoken(restrictions, "graphs"):
         return
     said: dict[str, Any] = {"graphs": word}
     if moe is not None and word == "full":
