@@ -151,9 +151,8 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     ),
     "overlap_ep_mtp": lambda s: s.runtime != "megatron" or not s.overlap_ep or s.mtp <= 1,
     "graphs_experts": lambda s: s.runtime != "megatron" or s.graphs != "full" or not s.moe or s.dispatch == "hybridep",
-    "graphs_products": lambda s: (
-        s.runtime != "megatron" or s.graphs != "full" or not s.moe or (s.captures_experts and s.etp == 1)
-    ),
+    "graphs_products": lambda s: s.runtime != "megatron" or s.graphs != "full" or not s.moe or s.captures_experts,
+    "graphs_split": lambda s: s.runtime != "megatron" or s.graphs != "full" or not s.moe or s.etp == 1,
     "graphs_recompute": lambda s: (
         s.runtime != "megatron" or s.graphs != "partial" or not (s.recompute == "full" or s.recompute_moe)
     ),
@@ -406,7 +405,7 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("graphs_experts", "tp8 pp4 dp2 sp ep8 dispatch=deepep graphs=full", MOE | {"captures_experts": True}),
     ("graphs_experts", "tp8 pp4 dp2 sp graphs=full", MOE | {"captures_experts": True}),
     ("graphs_products", "tp8 pp4 dp2 sp ep8 dispatch=hybridep graphs=full", MOE),
-    ("graphs_products", "tp8 pp4 dp2 sp ep4 etp2 dispatch=hybridep graphs=full", MOE | {"captures_experts": True}),
+    ("graphs_split", "tp8 pp4 dp2 sp ep4 etp2 dispatch=hybridep graphs=full", MOE | {"captures_experts": True}),
     ("graphs_recompute", "tp8 pp4 dp2 sp recompute=full graphs=partial", DENSE),
     ("module_experts", "tp8 pp4 dp2 sp recompute=selective:moe_act", {}),
     ("module_experts", "tp8 pp4 dp2 sp ep8 recompute=selective:shared_experts", MOE | {"shared_ffn": 0}),
