@@ -49,8 +49,8 @@ CASES: Final = (
         "tp1 pp4 vp4 ep64 mbs1 zero1 recompute=selective:mla_up_proj dispatch=hybridep graphs=full "
         "overlap=grad,param,p2p,ep",
         f"{BRIDGE}: deepseek_v3_pretrain_256gpu_gb200_fp8mx",
-        "The same words: HybridEP inside the rack, whole graphs, hidden exchanges, the latent's projections "
-        "recomputed. Fewer stages of more chunks have the smaller bubble and still fit.",
+        "The same stages, experts and words: HybridEP inside the rack, whole graphs, hidden exchanges. Chunks of two "
+        "layers instead of four have the smaller bubble, and there is room to recompute nothing.",
     ),
     Case(
         "qwen3-235b-a22b", "256xH100", 8192, 4096, "bf16", "megatron-bridge",
@@ -68,8 +68,7 @@ CASES: Final = (
         f"{BRIDGE}: qwen3_235b_a22b_pretrain_256gpu_b200_fp8mx",
         "The same expert group inside a node. The recipe keeps the plain all-to-all and no graphs on this GPU; the "
         "plan takes what NVIDIA's recipes of other models take there (HybridEP, whole graphs, hidden exchanges), and "
-        "an interleaved pipeline, which hiding needs. Larger micro-batches, with tp 2 and two kinds of modules "
-        "recomputed to make room, feed the grouped products of 128 experts. Launch it with the recipe's words at hand: "
+        "an interleaved pipeline of fewer stages, which hiding needs. Launch it with the recipe's words at hand: "
         "nobody has published this model with them.",
     ),
     Case(

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 import astra
 from astra.axes import AXES
+from astra.catalog import models
 from astra.catalog.clusters import parse_gpus
 from astra.columns import Columns
 from astra.cost import effects
+from astra.cost.exchanges import places_met
 from astra.cost.layers import EMBEDDING, HEAD, layers_of
 from astra.cost.parts import Direction, Part, clock_loss, parts, pieces, worst_source
 from astra.cost.stage import gather_parts, retention
@@ -400,3 +402,20 @@ def test_separate_products_do_the_same_work() -> None:
     columns = degrees | {"sp": ~no, "flash": ~no, "overlap_tp": no}
     times = [gather_parts(each, columns).parts[kind] for each in (job, joint)]
     assert times[0].backward.gemm_s > times[1].backward.gemm_s  # slices of 128 columns read the whole input again
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v2", "qwen3-30b-a3b"])
+def test_tokens_that_keep_groups_of_experts_meet_few_places(name: str) -> None:
+    """As routing with scores drawn evenly: groups by their two best, then the best experts of those that are kept."""
+    moe = models.model(name).moe
+    assert moe is not None
+    tokens, each = 4000, moe.experts // moe.groups
+    scores = np.random.default_rng(0).random((tokens, moe.groups, each))
+    best = np.argsort(-np.sort(scores)[..., -2:].sum(axis=-1))[:, : moe.groups_kept]
+    kept = np.zeros((tokens, moe.groups), bool)
+    np.put_along_axis(kept, best, values=True, axis=1)
+    open_scores = np.where(kept[..., None], scores, -1.0).reshape(tokens, -1)
+    chosen = np.argsort(-open_scores, axis=1)[:, : moe.topk]
+    for places in (number for number in (1, 2, 4, 8, 16, 32) if moe.experts % number == 0):
+        met = np.mean([len({*row}) for row in (chosen // (moe.experts // places)).tolist()])
+        assert float(places_met(moe, np.array([float(places)]))[0]) == pytest.approx(met, rel=0.04), places

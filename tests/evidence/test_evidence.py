@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import astra
 from astra.api import make_job
+from astra.catalog import runtimes
 from astra.columns import from_strategy
 from astra.evidence import bars
 from astra.evidence.bars import (
@@ -29,10 +30,13 @@ from astra.evidence.bars import (
     log_bars,
     unseen,
 )
-from astra.evidence.kinds import SHARED, STRUCTURE, WORDS, Kind, kind_of, runs, shape_of
+from astra.evidence.kinds import MOST_EXPERTS, SHARED, STRUCTURE, WORDS, Kind, kind_of, runs, shape_of
 from astra.evidence.sentence import of_kind, sentence, unpublished
+from astra.search.world import World
 from astra.spec.job import Job
 from astra.spec.strategy import parse_strategy
+from astra.validate.runs import Run
+from astra.validate.table import published
 
 DENSE: dict[str, Any] = {"model": "llama-3-70b", "gpus": "64xH100", "batch": 512, "seq": 8192}
 TRODDEN = "tp4 pp4 vp5 cp2 dp2 mbs1 sp zero1"
@@ -208,3 +212,30 @@ def _far(name: str, own: Kind, run: Kind) -> float:
         return PENALTY[name] * abs(float(here) - float(there))
     unknown = name not in SHARED and here not in runs().known[WORDS.index(name)]
     return PENALTY[name] * (here != there) + NEVER * unknown
+
+
+def test_more_experts_on_a_rank_than_any_run_had_are_doubted() -> None:
+    """The most of any published run whose step was measured, counted anew; beyond it every bar is wide."""
+    most = 0
+    for run in (row for row in published() if isinstance(row, Run) and row.measured.step_s is not None):
+        experts = World.of(run.request).model.moe
+        if experts is not None and run.strategy.ep > 1:
+            most = max(most, experts.experts // run.strategy.ep)
+    assert most == MOST_EXPERTS
+    asked: dict[str, Any] = {"model": "qwen3-30b-a3b", "gpus": "8xH200", "batch": 64, "seq": 4096}
+    few, many = (kind(f"tp1 pp1 ep{ep} dp8 mbs1 zero1 dispatch=deepep", **asked) for ep in (4, 2))
+    assert bar_of(many) > math.log(1.5) > bar_of(few)
+    assert f"more than {MOST_EXPERTS} experts on a rank" in unpublished(many)
+
+
+def test_graphs_are_sought_of_kinds_that_runs_were_published_with() -> None:
+    """What a runtime's file captures beside its defaults, runs of its framework had."""
+    had = {
+        (world.runtime.framework, "experts" if world.model.moe else "dense", run.strategy.graphs)
+        for run in published()
+        if isinstance(run, Run) and (world := World.of(run.request))
+    }
+    for runtime in map(runtimes.runtime, runtimes.runtime_names()):
+        for sort in ("dense", "experts"):
+            word = runtime.captures(experts=sort == "experts")
+            assert word == "none" or (runtime.framework, sort, word) in had

@@ -225,3 +225,25 @@ def test_mixed_pools() -> None:
         "ADDRESS_1 slots=8 type=A100-SXM4-80GB",
     ]
     assert "one GPU type" in " ".join(refusals(EXPORTERS["kubernetes"], same))
+
+
+def test_a_graph_of_a_whole_step_has_room_for_experts() -> None:
+    """Without it a capture stops at the first expert: its products would ask the GPU for their sizes."""
+    launch = given(
+        "qwen3-30b-a3b", "64xGB200", "ep32 dp64 mbs1 zero1 dispatch=hybridep graphs=full", batch=512,
+        precision="mxfp8", runtime="megatron-bridge",
+    )  # fmt: skip
+    for target, capacity, fused in (
+        ("megatron", "--moe-expert-rank-capacity-factor 1.5", "--use-transformer-engine-op-fuser"),
+        ("megatron-bridge", "model.moe_expert_rank_capacity_factor=1.5", "model.use_transformer_engine_op_fuser=true"),
+    ):
+        text = "\n".join(EXPORTERS[target].files(launch).values())
+        assert capacity in text
+        assert fused in text
+        for said in ("NVTE_CUTEDSL_FUSED_GROUPED_MLP=1", "NVLINK_DOMAIN_SIZE=72", "USE_MNNVL=1"):
+            assert f"export {said}" in text, said
+        assert "export NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN=32" in text
+    plain = launch._replace(strategy=replace(launch.strategy, graphs="none"))
+    text = "\n".join(EXPORTERS["megatron-bridge"].files(plain).values())
+    assert "model.moe_expert_rank_capacity_factor=null" in text
+    assert "CUTEDSL" not in text

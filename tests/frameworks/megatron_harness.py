@@ -216,6 +216,8 @@ def _words(args: Any, config: Any, optimizer: Any) -> dict[str, Any]:
         "instances": args.num_distributed_optimizer_instances,
         "mtp": config.mtp_num_layers,
         "meta": config.init_model_with_meta_device,
+        "experts_room": config.moe_expert_rank_capacity_factor,
+        "experts_fused": config.use_transformer_engine_op_fuser and config.moe_paged_stash,
     }
 
 

@@ -19,6 +19,7 @@ PLAIN: dict[str, Any] = {
     "dispatch": "alltoall", "backend": None, "overlap_ep": False, "graphs": "none", "captured": [], "modules": [],
     "moments": "float32", "aware": False, "offload_layers": 0, "fp8": None, "fp4": None, "params": False,
     "grads": "fp32", "instances": 1, "mtp": None, "meta": False,
+    "experts_room": None, "experts_fused": False,
 }  # fmt: skip
 DENSE, SPARSE, LATENT = "llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3"
 TE = "transformer_engine"
@@ -32,6 +33,9 @@ CASES: list[tuple[str, str, str, dict[str, Any], dict[str, Any]]] = [
     (SPARSE, "32xH100", "ep8 dp32 mbs1 zero1 graphs=partial dispatch=deepep", {},
      {"graphs": TE, "captured": ["attn", "moe_router", "moe_preprocess"], "dispatch": "flex", "backend": "deepep"}),
     (DENSE, "16xH100", "dp16 mbs1 zero1 graphs=full", {}, {"graphs": "full_iteration"}),
+    (SPARSE, "32xB200", "ep8 dp32 mbs1 zero1 graphs=full dispatch=hybridep", {"precision": "mxfp8"},
+     {"graphs": "full_iteration", "dispatch": "flex", "backend": "hybridep", "fp8": ["e4m3", "mxfp8"],
+      "experts_room": 1.5, "experts_fused": True}),
     (LATENT, "256xH100",
      "tp2 pp8 ep32 dp16 mbs1 sp zero1 recompute=selective:core_attn,mla_up_proj,moe_act,layernorm dispatch=alltoall "
      "layers=8*7,5", {}, {"modules": ["core_attn", "moe_act", "layernorm", "mla_up_proj"]}),

@@ -54,6 +54,7 @@ DENSE: dict[str, Any] = {
     "dense_ffn": True,
     "mla": False,
     "tied": False,
+    "captures_experts": False,
     "fp8_attention": True,
 }
 MOE = DENSE | {"experts": 128, "topk": 8, "moe_ffn": 768, "shared_ffn": 1536, "moe": True, "dense_ffn": False} | {
@@ -85,6 +86,7 @@ FACTS = st.builds(
     mla=st.booleans(),
     tied=st.booleans(),
     expert_bias=st.booleans(),
+    captures_experts=st.booleans(),
     precision=st.sampled_from(["bf16", "fp8", "fp8-tensorwise"]),
     task=st.sampled_from(["pretrain", "lora"]),
     optimizer=st.sampled_from(["adam", "sgd"]),
@@ -284,7 +286,10 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("overlap_ep_pipeline", "tp8 pp4 dp2 sp ep8 overlap=grad,param,tp,ep", MOE),
     ("overlap_ep_recompute", "tp8 dp8 sp ep8 overlap=grad,param,tp,ep recompute=selective:moe", MOE),
     ("overlap_ep_mtp", "tp8 dp8 sp ep8 overlap=grad,param,tp,ep", MOE | {"mtp": 2}),
-    ("graphs_experts", "tp8 pp4 dp2 sp ep8 dispatch=deepep graphs=full", MOE),
+    ("graphs_experts", "tp8 pp4 dp2 sp ep8 dispatch=deepep graphs=full", MOE | {"captures_experts": True}),
+    ("graphs_experts", "tp8 pp4 dp2 sp graphs=full", MOE | {"captures_experts": True}),
+    ("graphs_products", "tp8 pp4 dp2 sp ep8 dispatch=hybridep graphs=full", MOE),
+    ("graphs_split", "tp8 pp4 dp2 sp ep4 etp2 dispatch=hybridep graphs=full", MOE | {"captures_experts": True}),
     ("graphs_recompute", "tp8 pp4 dp2 sp recompute=full graphs=partial", DENSE),
     ("module_experts", "tp8 pp4 dp2 sp recompute=selective:moe_act", {}),
     ("module_experts", "tp8 pp4 dp2 sp ep8 recompute=selective:shared_experts", MOE | {"shared_ffn": 0}),

@@ -23,6 +23,12 @@ CASES = [
     (DENSE, "dp16 overlap=grad,param,ep", "hiding expert exchanges needs ep above 1 and a second micro-batch"),
     (MOE, "dp64 ep8 mbs4 overlap=grad,param,ep", "hiding expert exchanges needs ep above 1 and a second micro-batch"),
     (MOE, "pp4 dp16 ep8 overlap=grad,param,ep", "Megatron hides expert exchanges without a pipeline or in an inter"),
+    (MOE, "dp64 ep8 dispatch=hybridep graphs=full", "a graph of the whole step needs experts whose products are one"),
+    (
+        MOE | {"gpus": "64xB200", "precision": "mxfp8"},
+        "dp64 graphs=full",
+        "a graph of the whole step needs experts that",
+    ),
     (DENSE, "pp4 dp4 offload=activations:9", "a stage has fewer layers than are offloaded"),
     (DENSE, "pp4 dp4 offload=activations:2", "Megatron offloads activations without a pipeline"),
     (DENSE, "dp16 offload=activations:2 recompute=selective:mlp", "Megatron offloads activations without recompute"),
@@ -81,13 +87,18 @@ def test_bad_words_are_answered_with_what_is_known(asked: dict[str, Any], where:
         ({"fix": ["modules=moe_act"]}, InputError, "modules that llama-3-8b has"),
         ({"fix": ["dispatch=deepep"]}, InputError, "a model with experts"),
         ({"runtime": "deepspeed", "fix": "offload_layers=2"}, InputError, "deepspeed has no activation offload"),
+        (
+            {"model": "mixtral-8x7b", "fix": "graphs=full"},
+            NoFeasiblePlan,
+            "contradict a rule: a graph of the whole step",
+        ),
         ({"runtime": "nanotron", "fix": "shard=8"}, NoFeasiblePlan, "."),
         ({"fix": "modules=nothing"}, InputError, "core_attn"),
     ],
 )
 def test_a_plan_that_cannot_be_kept_to(more: dict[str, Any], kind: type[Exception], what: str) -> None:
     with pytest.raises(kind, match=what):
-        astra.plan(**DENSE, **more)
+        astra.plan(**(DENSE | more))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +112,8 @@ def test_a_dispatcher_that_does_not_run_there_is_said(gpus: str, dispatch: str, 
 
 def test_what_is_fixed_is_in_every_plan() -> None:
     asked = {"graphs": "full", "dispatch": "hybridep", "moments": "bf16", "shard": 8, "overlap_ep": "on"}
-    found = astra.plan(**MOE, fix=[f"{name}={value}" for name, value in asked.items()] + ["zero=1"])
+    fixed = [*(f"{name}={value}" for name, value in asked.items()), "zero=1"]
+    found = astra.plan(**(MOE | {"gpus": "64xB200", "precision": "mxfp8"}), fix=fixed)
     for plan in found.plans:
         words = plan.strategy.split()
         assert {"graphs=full", "dispatch=hybridep", "moments=bf16", "shard8"} <= set(words), plan.strategy

@@ -9,8 +9,8 @@ import pytest
 
 import astra
 from astra.api import make_job
+from astra.search.attempts import LEAST_BETTER
 from astra.search.detail import estimate
-from astra.search.one_pool import LEAST_BETTER
 from astra.spec.strategy import replace
 
 REQUESTS: list[tuple[str, str, dict[str, Any]]] = [
@@ -81,5 +81,6 @@ def test_a_plan_over_a_network_that_deepep_cannot_use_sends_copies() -> None:
 
 
 def test_a_graph_of_the_whole_step_takes_the_dispatcher_it_needs() -> None:
-    plan = astra.plan("mixtral-8x7b", gpus="64xH100", batch=256, seq=4096, fix=["graphs=full", "ep=8"]).best
+    asked: dict[str, Any] = {"batch": 256, "seq": 4096, "fix": ["graphs=full", "ep=8"]}
+    plan = astra.plan("mixtral-8x7b", gpus="64xB200", precision="mxfp8", **asked).best
     assert "dispatch=hybridep" in plan.strategy

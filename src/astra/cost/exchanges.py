@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from math import comb
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from astra.layers.operators import BF16, SameShardings, Shard, once
 from astra.network import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst
 from astra.spec.job import Job
+from astra.spec.model import MoE
 
 
 def sends_of(job: Job, key: LayerKind | str, shard: Shard) -> dict[str, list[Send]]:
@@ -139,14 +141,27 @@ def _passed_on(job: Job, send: Send) -> Send:
 
 
 def _once(job: Job, send: Send) -> Send:
-    """An exchange in which a token goes once to each rank, or node if there are several, where the dispatcher does so.
-
-    With k experts drawn from D places evenly, D (1 - (1 - 1/D)^k) of the places are met.
-    """
+    """An exchange in which a token goes once to each rank, or node of several, where the dispatcher does so."""
     moe = job.model.moe
     if not send.routed or not job.words.sends_once or moe is None:
         return send
     near = job.pool.node.links[0].reach if job.pool.node.links else 1
     nodes = send.ranks * send.stride / near
     places = np.maximum(np.where(nodes > 1, nodes, send.ranks), 1)
-    return send._replace(nbytes=send.nbytes * (places * (1 - (1 - 1 / places) ** moe.topk) / moe.topk))
+    return send._replace(nbytes=send.nbytes * (places_met(moe, places) / moe.topk))
+
+
+def places_met(moe: MoE, places: Floats) -> Floats:
+    """Of places that hold the experts in turn, how many hold any of a token's.
+
+    With k experts drawn from D places evenly, D (1 - (1 - 1/D)^k) of the places are met. A token that keeps groups of
+    experts has one at least in each, for which it keeps them, and draws the others from all of these.
+    """
+    groups, kept = moe.groups, min(moe.groups_kept, moe.topk)
+    many = np.maximum(places, groups)
+    drawn = many * kept / groups
+    met = drawn * (1 - (1 - groups / many) * (1 - 1 / drawn) ** (moe.topk - kept))
+    for few in np.unique(places[places < groups]).tolist():  # each holds several groups
+        missed = comb(groups - max(round(groups / few), 1), kept) / comb(groups, kept)
+        met = np.where(places == few, few * (1 - missed), met)
+    return np.asarray(met, np.float64)

@@ -211,7 +211,7 @@ def least_factor(kind: Kind) -> float:
     words = [*product(*({getattr(kind, name), *known[name]} for name in names))]
     kinds = [kind._replace(context="whole", **dict(zip(names, some, strict=True))) for some in words]
     if kind.model != "dense":
-        split = product(("split",), ("inside", "beyond"), ("each", "once"), ("shown",))
+        split = product(("split", "many"), ("inside", "beyond"), ("each", "once"), ("shown",))
         ways = (("whole", "none", "none", "none"), *split)
         kinds = [
             each._replace(experts=experts, reach=reach, dispatch=dispatch, exchange=exchange)

@@ -25,6 +25,7 @@ from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import CHOICES
 
+MOST_EXPERTS: Final = 40  # on a rank, of published runs that split them
 MIXED: Final = "pools"  # the network of a job over several pools
 _DISPATCHES: Final = {"alltoall": "each", "deepep": "once", "hybridep": "once"}
 _FAST: Final = ("infiniband", "roce", "efa", "rack")
@@ -38,7 +39,7 @@ class Kind(NamedTuple):
     zero: str  # what is sharded: states, gradients or weights
     pipeline: str  # none, or the schedule
     context: str  # whole or split
-    experts: str  # none, whole or split
+    experts: str  # none, whole, split, or many: split with more on a rank than any published run
     reach: str  # of what is sent to experts: none, inside the fastest links, or beyond them
     dispatch: str  # of tokens to experts: a copy for each, or one for each rank or node
     exchange: str  # of tokens with other ranks' experts: none, shown, or hidden behind another micro-batch
@@ -62,7 +63,7 @@ SHARED: Final = ("precision", "generation", "network", "task")
 # What differs between strategies of a job, and how many values it has; the tokens last.
 TOKENS: Final = 64
 _DIGITS: Final = {
-    "zero": 4, "pipeline": 8, "context": 2, "experts": 2, "reach": 2, "dispatch": 4, "exchange": 2, "offload": 2,
+    "zero": 4, "pipeline": 8, "context": 2, "experts": 3, "reach": 2, "dispatch": 4, "exchange": 2, "offload": 2,
     "tokens": TOKENS,
 }  # fmt: skip
 KEYS: Final = math.prod(_DIGITS.values())
@@ -84,7 +85,7 @@ def keys_of(job: Job, columns: Mapping[str, Column]) -> Ints:
         "zero": np.where(replicas, np.maximum(columns["zero"], 1), 1),
         "pipeline": np.where(columns["pp"] > 1, columns["schedule"].astype(np.int64) + 1, 0),
         "context": columns["cp"] > 1,
-        "experts": columns["ep"] > 1,
+        "experts": _split(job, columns["ep"]),
         "reach": reaches_out(job, columns["ep"], columns["etp"]),
         "dispatch": columns.get("dispatch", code("dispatch", job.words.dispatch)) * (columns["ep"] > 1),
         "exchange": columns["overlap_ep"] & (columns["ep"] > 1),
@@ -100,7 +101,7 @@ def keys_of(job: Job, columns: Mapping[str, Column]) -> Ints:
 def asked_of_degrees(job: Job, degrees: Mapping[str, Column]) -> tuple[Column, ...]:
     """All that kinds ask of degrees."""
     reach = reaches_out(job, degrees["ep"], degrees["etp"])
-    return degrees["dp"] > 1, degrees["pp"] > 1, degrees["cp"], degrees["ep"] > 1, reach
+    return degrees["dp"] > 1, degrees["pp"] > 1, degrees["cp"], _split(job, degrees["ep"]), reach
 
 
 def kind_at(job: Job, key: int) -> Kind:
@@ -119,7 +120,7 @@ def _named(job: Job, codes: Mapping[str, int]) -> Kind:
         zero=("states", "states", "gradients", "weights")[codes["zero"]],
         pipeline=("none", *CHOICES["schedule"])[codes["pipeline"]],
         context=("whole", "split")[codes["context"]],
-        experts="none" if job.model.moe is None else ("whole", "split")[codes["experts"]],
+        experts="none" if job.model.moe is None else ("whole", "split", "many")[codes["experts"]],
         reach=("inside", "beyond")[codes["reach"]] if codes["experts"] else "none",
         dispatch=_DISPATCHES[CHOICES["dispatch"][codes["dispatch"]]] if codes["experts"] else "none",
         exchange=("shown", "hidden")[codes["exchange"]] if codes["experts"] else "none",
@@ -136,6 +137,12 @@ def _named(job: Job, codes: Mapping[str, int]) -> Kind:
 def reaches_out(job: Job, ep: Ints, etp: Ints) -> Bools:
     """Whether experts are spread beyond the fastest links."""
     return np.asarray((ep > 1) & (ep * etp > job.pool.scaleup_gpus))
+
+
+def _split(job: Job, ep: Ints) -> Ints:
+    """How experts lie on ranks: 0 all on each, 1 split, 2 split with many on each."""
+    experts = 0 if job.model.moe is None else job.model.moe.experts
+    return np.where(ep > 1, 1 + (experts > MOST_EXPERTS * ep), 0)
 
 
 def doublings(gpus: int) -> float:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from astra.evidence.kinds import STRUCTURE, WORDS, Kind, runs
+from astra.evidence.kinds import MOST_EXPERTS, STRUCTURE, WORDS, Kind, runs
 from astra.provenance import Bools
 
 # What a strategy does beyond the plain, in words; a plain value has none.
@@ -24,6 +24,7 @@ _PHRASES: Final = {
     ("experts", "split"): "expert parallelism",
     ("reach", "beyond"): "experts beyond the fastest links",
     ("experts", "whole"): "every expert on every rank",
+    ("experts", "many"): f"more than {MOST_EXPERTS} experts on a rank",
     ("exchange", "hidden"): "exchanges of experts hidden behind another micro-batch",
     ("task", "lora"): "LoRA",
     ("offload", "optimizer"): "optimizer offload",

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from astra.errors import InputError
 from astra.export.imported import Arguments
-from astra.export.megatron_model import DELTA_NET, LATENT, STATE_SPACE, YARN
+from astra.export.megatron_model import CAPTURED_EXPERTS, DELTA_NET, LATENT, STATE_SPACE, YARN, flag_of
 from astra.files import whole_number
 from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE, Rotary, StateSpace
 from astra.spec.names import as_line, as_name
@@ -93,6 +93,9 @@ def words(args: Arguments, name: str, dp: int, ep: int) -> dict[str, Any]:
         where = f"{name}: --num-distributed-optimizer-instances"
         raise InputError(where, copies, want=f"a number that the {dp} replicas divide by")
     args.text("--exp-avg-sq-dtype")
+    if graphs == "full_iteration":
+        for field in CAPTURED_EXPERTS:  # a graph of the whole step has them
+            args.text(flag_of(field))
     return {
         "dispatch": ("hybridep" if backend == "hybridep" else "deepep") if flex else "alltoall",
         "graphs": GRAPHS.get(graphs, "partial"),

@@ -13,6 +13,7 @@ from astra.export.launch_script import RENDEZVOUS, host_order, node_sizes, torch
 from astra.export.megatron_model import (
     Flag,
     aware,
+    captured_experts,
     fp8_format,
     fp8_scaling,
     graph_modules,
@@ -218,6 +219,16 @@ def environment(launch: Launch) -> dict[str, str]:
     if strategy.zero < 2 and not launch.blackwell and "ep" not in strategy.overlap:
         # Before Blackwell one queue keeps communication ahead of the kernel that needs it; Megatron-FSDP wants several.
         settings["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    if strategy.dispatch == "hybridep":  # which takes eight GPUs for a domain of NVLink unless it is told
+        domain = launch.pool.node.links[0].reach
+        settings["NVLINK_DOMAIN_SIZE"] = str(domain)
+        settings["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] = str(min(strategy.ep * strategy.etp, domain))
+        settings["USE_MNNVL"] = "1" if domain > launch.gpus_per_node else "0"
+    if strategy.graphs == "full":  # as perf_recipes of Megatron-Bridge 0.6.2 set it
+        settings["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True,graph_capture_record_stream_reuse:True"
+        settings["TORCH_NCCL_AVOID_RECORD_STREAMS"] = settings["NCCL_GRAPH_REGISTER"] = "0"
+    if captured_experts(launch):
+        settings["NVTE_CUTEDSL_FUSED_GROUPED_MLP"] = "1"
     return settings
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from astra.export.base import Launch
+from astra.layers.blocks.experts import CAPACITY, STASHED
 from astra.spec.model import MLA, DeltaNet, ModelSpec, MoE, Rotary, StateSpace
 
 # How a precision scales its products, and the format Megatron-core wants with it.
@@ -65,6 +66,16 @@ def aware(launch: Launch) -> bool:
     return launch.strategy.offload == "optimizer" or launch.strategy.moments == "bf16"
 
 
+# What a graph of the whole step wants of experts: products that are one kernel, and room said beforehand. As all
+# perf_recipes of Megatron-Bridge 0.6.2 that capture steps with experts set it.
+CAPTURED_EXPERTS: Final = {
+    "use_transformer_engine_op_fuser": "true",
+    "moe_mlp_glu_interleave_size": "32",
+    "moe_expert_rank_capacity_factor": str(CAPACITY),
+    "moe_paged_stash": "true",
+    "moe_paged_stash_buffer_size_factor_cuda": str(STASHED),
+    "moe_paged_stash_buffer_size_factor_cpu": "1.0",
+}
 Flag = tuple[str, ...]  # a flag and its values
 
 
@@ -91,6 +102,8 @@ def model_flags(launch: Launch) -> list[Flag]:
         flags.append(("--untie-embeddings-and-output-weights",))
     if model.moe is not None:
         flags += [*_experts(model, model.moe), *_dispatcher(launch.strategy.dispatch)]
+        said = captured_experts(launch).items()
+        flags += [(flag_of(name), *([] if value == "true" else [value])) for name, value in said]
     if launch.workload.mtp:
         flags += [("--mtp-num-layers", str(launch.workload.mtp)), ("--mtp-loss-scaling-factor", "0.1")]
     if model.state_space is not None:
@@ -218,6 +231,16 @@ def _experts(model: ModelSpec, moe: MoE) -> list[Flag]:
     if model.out_bias:
         flags.append(("--no-bias-dropout-fusion",))  # grouped experts with biases do not have it
     return flags
+
+
+def flag_of(field: str) -> str:
+    """Of Megatron-LM, for a field of Megatron-core's configuration."""
+    return f"--{field.replace('_', '-')}"
+
+
+def captured_experts(launch: Launch) -> dict[str, str]:
+    """What Megatron-core is told where a graph of the whole step holds experts."""
+    return CAPTURED_EXPERTS if launch.model.moe and launch.strategy.graphs == "full" else {}
 
 
 def _dispatcher(name: str) -> Iterator[Flag]:

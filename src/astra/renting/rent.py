@@ -21,6 +21,7 @@ from astra.renting.green import least
 from astra.renting.mixes import Mixed, mix
 from astra.renting.popular import popular
 from astra.renting.report import RentAnswer, chosen_of, report_of
+from astra.search.attempts import untried
 from astra.search.front import Refined, front_of, refine
 from astra.search.ledger import able
 from astra.search.offers import MOST_EFFORT, FrontSearch, JobOf, open_notes, search_front
@@ -68,7 +69,8 @@ def rent(
     else:
         chosen = chosen_of(best, world.goal)
     common, remarks = popular(shown.offers, state, found.job_of, world.money, upper=world.upper)
-    left_open = [f"{note[0].upper()}{note[1:]}." for note in open_notes(state)]
+    open_words = untried(world.model, world.runtime, world.restrictions, "all choices")
+    left_open = [f"{note[0].upper()}{note[1:]}." for note in (*open_notes(state), *open_words)]
     notes = [*left_open, *remarks]
     return report_of(RentAnswer(best, chosen, common, shown, state, mixed, notes), world, started)
 

@@ -14,7 +14,7 @@ import numpy as np
 from astra.columns import Columns
 from astra.spec.blocks import has_dense
 from astra.spec.cluster import Pool
-from astra.spec.job import fp8_attention, sends_once_within
+from astra.spec.job import captures_experts, fp8_attention, sends_once_within
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import FRAMEWORKS
 from astra.spec.strategy_fields import INTEGERS, STRATEGY_FIELDS
@@ -92,6 +92,8 @@ NAMES: Final[Mapping[str, RuleName]] = {
         mla=("multi-head latent attention", lambda it: it.model.mla is not None),
         tied=("input and output embeddings share weights", lambda it: it.model.tied_embeddings),
         blackwell=("the GPU is a Blackwell", lambda it: it.pool.device.generation == "blackwell"),
+        captures_experts=("a graph of the whole step can hold the experts: gated, pre-trained in mxfp8 or nvfp4",
+                          lambda it: captures_experts(it.model, it.pool.device, it.workload)),
         fp8_attention=("attention of the model can be trained in fp8 on the GPU, in the precision",
                        lambda it: fp8_attention(it.model, it.pool.device, it.workload)),
     ),
@@ -108,6 +110,7 @@ _OF_POOL: Final = {
     "hybridep_gpus",
     "memory_gib",
     "blackwell",
+    "captures_experts",
     "fp8_attention",
 }
 _FACTS: Final = [(name, row.of) for name, row in NAMES.items() if row.of is not None]

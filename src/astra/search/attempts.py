@@ -15,10 +15,18 @@ from astra.rules.table import Rule
 from astra.search.bounds import Grids
 from astra.search.engine import among
 from astra.spec.job import Job, sends_once_within
+from astra.spec.model import ModelSpec
+from astra.spec.runtime import Runtime
 from astra.spec.strategy_fields import ACTIVATIONS
 
+LEAST_BETTER: Final = 1e-3  # of a step, for which a plan has other words than usual
+_WORTH_CAPTURING: Final = 0.01  # the same for CUDA graphs that the runtime's recipes do without
 _SERVERS: Final = (1, 2, 4, 8)  # in which states are sharded that others replicate
-_NO_GRAPHS: Final = "no CUDA graphs, which leaves room that they would take, or for the recompute they exclude"
+_GRAPHS: Final = {
+    "none": "no CUDA graphs, which leaves room that they would take, or for what they exclude",
+    "partial": "CUDA graphs of parts, which the runtime's own defaults do without: kernels are launched sooner",
+    "full": "a CUDA graph of the whole step, which the runtime's own defaults do without: kernels are launched sooner",
+}
 
 
 class Attempt(NamedTuple):
@@ -28,6 +36,7 @@ class Attempt(NamedTuple):
     restrictions: Restrictions
     notes: tuple[str, ...] = ()
     slower: bool = False  # each of its strategies takes as long at least as it does in the first attempt
+    worth: float = LEAST_BETTER  # of a step, which it must gain
 
 
 def may_win(attempt: Attempt, first: Grids, doubt: Doubt | None, below_s: float) -> bool:
@@ -36,13 +45,13 @@ def may_win(attempt: Attempt, first: Grids, doubt: Doubt | None, below_s: float)
 
 
 def attempts(job: Job, restrictions: Restrictions) -> list[Attempt]:
-    """A job as is usual, then what is tried where nothing fits: no graphs of layers, then moments in bf16 too.
+    """A job as is usual, then what is tried where nothing fits: no graphs, then moments in bf16 too.
 
     Few experts, which FSDP2 pads to as many shards as there are ranks, have more room in groups of ranks.
     """
     found = [Attempt(job, restrictions)]
     if _may_drop_graphs(job, restrictions):
-        found.append(Attempt(_without_graphs(job), restrictions, (_NO_GRAPHS,)))
+        found.append(Attempt(_without_graphs(job, restrictions), restrictions, (_GRAPHS["none"],)))
     if not _spoken(restrictions, "moments") and "bf16" in job.runtime.can.moments and job.workload.optimizer == "adam":
         narrow = msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, "moments": ("bf16",)})
         last = found[-1]
@@ -58,8 +67,9 @@ def roomiest(job: Job, restrictions: Restrictions, rules: Sequence[Rule] = ()) -
     Without graphs of layers, where these hold memory and launch nothing sooner: beside experts. With fp8 weights, of
     which fewer copies are held and less is gathered.
     """
-    plain = _without_graphs(job)
-    if _may_drop_graphs(job, restrictions) and launch_s(plain) == launch_s(job):
+    plain = _without_graphs(job, restrictions)
+    parts = job.words.graphs == "partial"
+    if parts and _may_drop_graphs(job, restrictions) and launch_s(plain) == launch_s(job):
         job = plain
     spoken = _spoken(restrictions, "params") or any("params" in rule.needs for rule in rules)
     sharded = any(restrictions.allows("zero", zero) for zero in job.runtime.can.zero if zero)  # else it is refused
@@ -71,17 +81,18 @@ def roomiest(job: Job, restrictions: Restrictions, rules: Sequence[Rule] = ()) -
 def alternatives(attempt: Attempt, rules: Sequence[Rule] = ()) -> Iterator[Attempt]:
     """What may be better than what an attempt has found, because it leaves more room, sends less or is doubted less.
 
-    Graphs of layers keep their inputs and exclude recompute. Activations of dense layers can wait with a near host, as
-    FSDP's recipes have them (Megatron-Bridge on GB200 and GB300); then nothing is captured or recomputed. States of
-    FSDP2 may be sharded inside groups.
+    Graphs of layers keep their inputs and exclude recompute; those of steps exclude ways to split experts. Activations
+    of dense layers can wait with a near host, as FSDP's recipes have them (Megatron-Bridge on GB200 and GB300); then
+    nothing is captured or recomputed. States of FSDP2 may be sharded inside groups.
     """
     yield from _in_groups(attempt)
     yield from _sent_otherwise(attempt, rules)
+    yield from _captured(attempt)
     job, restrictions, can = attempt.job, attempt.restrictions, attempt.job.runtime.can
     plain = _may_drop_graphs(job, restrictions)
-    bare = _without_graphs(job) if plain else job
+    bare = _without_graphs(job, restrictions) if plain else job
     if plain:
-        yield Attempt(bare, restrictions, (*attempt.notes, _NO_GRAPHS))
+        yield Attempt(bare, restrictions, (*attempt.notes, _GRAPHS["none"]))
     if (
         not job.pool.device.near_host
         or job.model.moe
@@ -93,6 +104,17 @@ def alternatives(attempt: Attempt, rules: Sequence[Rule] = ()) -> Iterator[Attem
     alone: dict[str, Any] = {"offload_layers": waiting, "zero": (3,), "pp": (1,), "recompute": ("none",)}
     if "offload_layers" not in restrictions.fixed and all(restrictions.filter(*item) for item in alone.items()):
         yield Attempt(bare, msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, **alone}), attempt.notes)
+
+
+def untried(model: ModelSpec, runtime: Runtime, restrictions: Restrictions, where: str) -> list[str]:
+    """What is tried with the usual words alone where ``alternatives`` would take too long."""
+    experts = model.moe is not None
+    titles = {
+        "dispatch": "the dispatcher of tokens" if experts and len(runtime.can.dispatch) > 1 else "",
+        "graphs": "CUDA graphs" if runtime.captures(experts=experts) != "none" else "",
+    }
+    named = " and ".join(title for word, title in titles.items() if title and not _spoken(restrictions, word))
+    return [f"of {named} {where} have what is usual on their GPUs alone"] if named else []
 
 
 def _sent_otherwise(attempt: Attempt, rules: Sequence[Rule]) -> Iterator[Attempt]:
@@ -117,6 +139,24 @@ def _sent_otherwise(attempt: Attempt, rules: Sequence[Rule]) -> Iterator[Attempt
         yield Attempt(_saying(job, dispatch=word, dispatch_fp8=False), spread, attempt.notes, slower=bound)
 
 
+def _captured(attempt: Attempt) -> Iterator[Attempt]:
+    """CUDA graphs that the runtime's recipes do without, of a kind that runs of it have been published with.
+
+    Parts of models without experts; whole steps of those with experts wherever some recipe captures them.
+    """
+    job, restrictions, moe = attempt.job, attempt.restrictions, attempt.job.model.moe
+    word = job.runtime.captures(experts=moe is not None)
+    if word == "none" or job.words.graphs != "none" or _spoken(restrictions, "graphs"):
+        return
+    said: dict[str, Any] = {"graphs": word}
+    if moe is not None and word == "full":
+        reached = sends_once_within(job.pool)["hybridep"] > 1 and restrictions.allows("dispatch", "hybridep")
+        if not (reached and job.captures_steps and restrictions.filter("ep", range(2, moe.experts + 1))):
+            return
+        said |= {"dispatch": "hybridep", "dispatch_fp8": False}
+    yield Attempt(_saying(job, **said), restrictions, (*attempt.notes, _GRAPHS[word]), worth=_WORTH_CAPTURING)
+
+
 def _in_groups(attempt: Attempt) -> Iterator[Attempt]:
     """States sharded over the ranks of one, two, four or eight servers alone (HSDP): less goes between servers.
 
@@ -132,11 +172,13 @@ def _in_groups(attempt: Attempt) -> Iterator[Attempt]:
 
 
 def _may_drop_graphs(job: Job, restrictions: Restrictions) -> bool:
-    return job.words.graphs == "partial" and "none" in job.runtime.can.graphs and not _spoken(restrictions, "graphs")
+    return job.words.graphs != "none" and "none" in job.runtime.can.graphs and not _spoken(restrictions, "graphs")
 
 
-def _without_graphs(job: Job) -> Job:
-    return _saying(job, graphs="none")
+def _without_graphs(job: Job, restrictions: Restrictions) -> Job:
+    """Recipes run attention in fp8 in graphs of whole steps alone."""
+    usual = job.words.graphs != "full" or _spoken(restrictions, "attention")
+    return _saying(job, graphs="none", **({} if usual else {"attention": "bf16"}))
 
 
 def _saying(job: Job, **words: Any) -> Job:

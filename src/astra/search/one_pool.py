@@ -21,7 +21,7 @@ from astra.money.bill import against, price, with_run
 from astra.money.objectives import Goal
 from astra.money.tags import tag_of
 from astra.rules.table import Rule
-from astra.search.attempts import Attempt, alternatives, attempts, may_win, roomiest
+from astra.search.attempts import LEAST_BETTER, Attempt, alternatives, attempts, may_win, roomiest
 from astra.search.bounds import Grids
 from astra.search.detail import estimate, legality
 from astra.search.detail import estimate as estimate_job
@@ -37,7 +37,6 @@ from astra.spec.strategy import Strategy, parse_strategy, replace
 from astra.units import show_dollars, show_seconds
 
 LEAST_GAIN: Final = 0.01  # of a step, below which nobody would take a risk
-LEAST_BETTER: Final = 1e-3  # of a step, for which a plan has other words than usual
 KEPT: Final = 5  # plans whose layers are moved, however few are shown: the first does not depend on that
 TRIED: Final = 30  # steps of a trial, warm-up included
 
@@ -239,14 +238,14 @@ def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) 
         raise NoFeasiblePlan(nothing_simulated(attempt.job, [result for _, result in ranked]))
     searches, first = [found], attempt
     for other in alternatives(first, world.rules):
-        below_s = min(_ranked_by(world, result) for _, result in ranked if _runs(result))
+        below_s = (1 - other.worth) * min(_ranked_by(world, result) for _, result in ranked if _runs(result))
         if not may_win(other, found.grids, _doubt_of(world, other), below_s):
             continue
         grids = Grids(other.job, other.restrictions, world.rules)
         more = among(grids, keep=keep, doubt=_doubt_of(world, other), below_s=below_s)
         searches.append(more)
         own = _dealt_best(world, other, more) if more.candidates else []
-        if any(_runs(result) and _ranked_by(world, result) < (1 - LEAST_BETTER) * below_s for _, result in own):
+        if any(_runs(result) and _ranked_by(world, result) < below_s for _, result in own):
             attempt, ranked = other, [*ranked, *own]
     fitting = sorted((pair for pair in ranked if _runs(pair[1])), key=lambda pair: _ranked_by(world, pair[1]))
     fitting = _best_of_groups(fitting)[:top]

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from astra.cost.low import fuses_experts
 from astra.errors import InputError
 from astra.layers.kinds import modules_of
 from astra.rules.restrictions import Restrictions
@@ -53,7 +54,7 @@ def settled(job: Job, restrictions: Restrictions) -> Job:
     narrow = chosen["dispatch"] != "alltoall" and bool(usual["dispatch_fp8"])
     chosen["dispatch_fp8"] = restrictions.filter("dispatch_fp8", (narrow, not narrow))[0]
     chosen["shard"] = restrictions.filter("shard", (0, *restrictions.fixed.get("shard", ())))[0]
-    repeats = tuple({name for names in module_choices(job, restrictions) for name in names})
+    repeats = tuple({name for names in _module_sets(job, restrictions) for name in names})
     return msgspec.structs.replace(job, settled=Words(**chosen), repeats=repeats)
 
 
@@ -82,7 +83,14 @@ def hides_experts(job: Job) -> bool:
 
 
 def module_choices(job: Job, restrictions: Restrictions) -> list[tuple[str, ...]]:
-    """Sets of modules that selective recompute is tried with."""
+    """Sets of modules that selective recompute is tried with; products that apply the activation keep nothing of it."""
+    idle = "moe_act" if fuses_experts(job) and "recompute_moe_act" not in restrictions.fixed else ""
+    sets = (tuple(name for name in names if name != idle) for names in _module_sets(job, restrictions))
+    return [names for names in dict.fromkeys(sets) if names]
+
+
+def _module_sets(job: Job, restrictions: Restrictions) -> list[tuple[str, ...]]:
+    """The same whatever the experts' products do."""
     has = [name for name in modules_of(job.model) if name in job.runtime.can.modules]
     said = [name for name in MODULES if f"recompute_{name}" in restrictions.fixed]
     if said:

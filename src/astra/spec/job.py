@@ -62,6 +62,23 @@ def fp8_attention(model: ModelSpec, device: Device, workload: Workload) -> bool:
     return device.fp8_attention and fitting and workload.precision in ("fp8", "fp8-tensorwise", "mxfp8")
 
 
+def scales_groups(device: Device, workload: Workload) -> bool:
+    """Whether operands of products are scaled by small groups, as the tensor cores of Blackwell do."""
+    precision = workload.precision
+    return precision in ("mxfp8", "nvfp4") or (precision == "fp8" and device.fp8_recipe == "mxfp8")
+
+
+def captures_experts(model: ModelSpec, device: Device, workload: Workload) -> bool:
+    """Whether a graph of a whole step can hold a model's experts: as products that the host need not know the sizes of.
+
+    Those are of operands scaled by groups, of gates with SiLU or clamped. All others ask the GPU for the tokens of each
+    expert, which a capture refuses (TEGroupedMLP of megatron-core 0.19.2: _is_fused_impl_supported, forward). They have
+    gates and values in turns, as trained weights do not.
+    """
+    gated = model.gated_mlp and model.activation in (None, "silu", "clamped_swiglu")
+    return model.moe is not None and gated and scales_groups(device, workload) and workload.task == "pretrain"
+
+
 def sends_once_within(pool: Pool) -> dict[str, int]:
     """Over how many GPUs dispatchers reach that send a token once to a rank or node; 0 where they do not run.
 
@@ -146,7 +163,7 @@ class Job(Spec, frozen=True, kw_only=True):
         generation = self.pool.device.generation
         found = self.runtime.usual_words(generation, pipelined=pipelined)
         whole = self.runtime.usual.on.get(generation, {}).get("graphs") == "full"  # said of recipes for experts
-        if whole and not self._captures_experts:
+        if whole and not self.captures_steps:
             found |= {"graphs": "partial", "overlap_ep": False}
         if found["graphs"] != "full" or not self._attends_in_fp8:
             found["attention"] = "bf16"
@@ -156,13 +173,12 @@ class Job(Spec, frozen=True, kw_only=True):
 
     @property
     def scales_groups(self) -> bool:
-        """Whether operands of products are scaled by small groups, as the tensor cores of Blackwell do."""
-        precision, device = self.workload.precision, self.pool.device
-        return precision in ("mxfp8", "nvfp4") or (precision == "fp8" and device.fp8_recipe == "mxfp8")
+        """Whether operands of products are scaled by small groups."""
+        return scales_groups(self.pool.device, self.workload)
 
     @property
-    def _captures_experts(self) -> bool:
-        """Whether recipes capture whole steps: experts' products that are one kernel, and no blocks that are many.
+    def captures_steps(self) -> bool:
+        """Whether recipes for experts capture whole steps: of what can be captured, no blocks that are many kernels.
 
         In nvfp4 those for Blackwell Ultra and Rubin, of experts without biases (2 of 14 such recipes of 0.6.2).
         """
@@ -171,7 +187,7 @@ class Job(Spec, frozen=True, kw_only=True):
             return False
         if self.workload.precision == "nvfp4" and (device.arch == "Blackwell" or model.moe.expert_bias):
             return False
-        return self.scales_groups
+        return captures_experts(model, device, self.workload)
 
     @property
     def _attends_in_fp8(self) -> bool:

@@ -97,6 +97,13 @@ class Can(Spec, frozen=True, kw_only=True):
             check(set(getattr(self, field)) <= {0, 1, 2, 3}, f"can.{field}", getattr(self, field), "stages from 0 to 3")
 
 
+class Captures(Spec, frozen=True, kw_only=True):
+    """CUDA graphs of models."""
+
+    dense: Literal["none", "partial", "full"] = "none"
+    experts: Literal["none", "partial", "full"] = "none"
+
+
 class Usual(Spec, frozen=True, kw_only=True):
     """What a runtime does where nobody says otherwise.
 
@@ -107,6 +114,9 @@ class Usual(Spec, frozen=True, kw_only=True):
     words: dict[str, str | bool] = msgspec.field(default_factory=dict)  # fields of RUNTIME_WORDS and overlap_ep
     on: dict[str, dict[str, str | bool]] = msgspec.field(default_factory=dict)  # the same on a generation of GPU
     pipelined: dict[str, str | bool] = msgspec.field(default_factory=dict)  # and in pipelines
+
+    # CUDA graphs that plans may have where recipes have none, of a kind that runs were published with:
+    captures: Captures = Captures()
 
     called: tuple[Line, ...] = ()  # what tables of runs call it, in lower case
     eager: Name = ""  # the runtime it is where a run says "no compile",
@@ -202,6 +212,11 @@ class Runtime(Spec, frozen=True, kw_only=True):
         plain = {name: field.plain for name, field in _WORDS.items()}
         chosen = plain | self.usual.words | self.usual.on.get(generation, {})
         return chosen | (self.usual.pipelined if pipelined else {})  # type: ignore[return-value]
+
+    def captures(self, *, experts: bool) -> str:
+        """CUDA graphs that its plans may have where its recipes have none; none where it has no such."""
+        found = self.usual.captures.experts if experts else self.usual.captures.dense
+        return found if found in self.can.graphs else "none"
 
     @property
     def fitted(self) -> dict[str, str]:

@@ -16,6 +16,11 @@ from astra.layers.operators import BF16, Gemm, Kept, Layer, Module, Shard, Strea
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec, MoE
 
+# A graph of a whole step cannot know how many tokens arrive: room for so many times the mean, and of what is kept for
+# backward, in pages, for so many times (moe_expert_rank_capacity_factor, moe_paged_stash of megatron-core 0.19, as all
+# perf_recipes of Megatron-Bridge 0.6.2 that capture whole steps set them; exports do too).
+CAPACITY: Final = 1.5
+STASHED: Final = 1.2
 FP8_DISPATCH_BYTES: Final = 1 + 4 / 128  # an element, and its share of a scale for each 128 of them
 
 
@@ -54,13 +59,17 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     copies = shard.imbalance * routed * moe.topk * shard.etp
     local_experts = moe.experts / shard.ep
     experts = feed_forward("experts", model, copies / local_experts, moe.ffn / shard.etp, shard.keeps, local_experts)
-    activated, experts = experts.streams, experts._replace(streams=() if shard.fused_experts else experts.streams)
+    activated, room, held = experts.streams, 1.0, 1.0
+    if shard.fused_experts:
+        activated, room, held, own = (), CAPACITY, STASHED, experts.kept
+        own = own._replace(whole=held * own.whole, selective=held * own.selective, working=room * own.working)
+        experts = experts._replace(streams=(), kept=own)
     dispatched = copies * model.hidden
     stream_elements = shard.stream_tokens * model.hidden
     norm_bytes = shard.keeps.mlp_bytes * stream_elements
     routing_bytes = 8 * routed * moe.experts  # probabilities and routing map
     dispatched_bytes = shard.keeps.mlp_bytes + shard.keeps.dispatched_bytes
-    kept = BF16 * stream_elements + norm_bytes + routing_bytes + dispatched_bytes * dispatched
+    kept = BF16 * stream_elements + norm_bytes + routing_bytes + held * dispatched_bytes * dispatched
     kept = kept + shard.keeps.norm_bytes * stream_elements
     router = Gemm("router", routed, np.full_like(routed, moe.experts), np.full_like(routed, model.hidden))
     outer = Layer(
@@ -73,7 +82,7 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
     if moe.shared_ffn:
         parts.append(feed_forward("shared", model, shard.tokens, moe.shared_ffn / shard.tp, shard.keeps))
     joined = join(*parts)
-    working = joined.kept.working + 3 * BF16 * dispatched + 2 * BF16 * shard.tokens * model.hidden
+    working = joined.kept.working + room * 3 * BF16 * dispatched + 2 * BF16 * shard.tokens * model.hidden
     modules = _modules(
         kind, shard, outer, parts[1:], activated, joined.kept.whole - BF16 * stream_elements - norm_bytes
     )
@@ -92,9 +101,10 @@ def _modules(
     gemms = tuple(gemm.name for part in (outer, *feeds) for gemm in part.gemms)
     behind = tuple(stream for part in (outer, *feeds) for stream in part.streams if stream.kernel != "norm")
     clamps = tuple(stream for stream in outer.streams if stream.kernel == "expert_clamp")
+    saved = shard.keeps.mlp_bytes * activated[0].elements if activated else np.zeros(len(shard.ep))
     found = {
         "moe": Module(inside, gemms, behind, sends),
-        "moe_act": Module(shard.keeps.mlp_bytes * activated[0].elements, streams=(*activated, *clamps)),
+        "moe_act": Module(saved, streams=(*activated, *clamps)),  # nothing where the products apply the activation
     }
     for feed in shared:
         names = tuple(gemm.name for gemm in feed.gemms)

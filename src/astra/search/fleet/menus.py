@@ -203,11 +203,11 @@ class Menus:
             found = self._among(attempt, asked, below_s, grids)
             if found.candidates and asked.share == self.batch:
                 first = grids or self._grids_of(attempt.job, attempt.restrictions, asked.pool)
-                others = [
-                    self._among(other, asked, below_s) for other in alternatives(attempt, self.limits.user_rules)
-                    if may_win(other, first, Doubt(other.job) if self.upper else None, self._first_s(found))
-                ]  # fmt: skip
-                found = min((one for one in (found, *others) if one.candidates), key=self._first_s)
+                for other in alternatives(attempt, self.limits.user_rules):
+                    if may_win(other, first, Doubt(other.job) if self.upper else None, self._first_s(found)):
+                        more = self._among(other, asked, below_s)
+                        if more.candidates and self._first_s(more) < (1 - other.worth) * self._first_s(found):
+                            found = more
             if found.candidates or below_s < inf:
                 return found
             grids = None

@@ -16,6 +16,7 @@ from astra.errors import InputError, NoCoverage, NoFeasiblePlan
 from astra.money.bill import against
 from astra.partition.problem import Effort
 from astra.rules.table import Rule
+from astra.search.attempts import untried
 from astra.search.fleet.detail import estimate as estimate_mixed
 from astra.search.fleet.pools import Fleet, Limits, check_strategy, joined_fleet, make_fleet
 from astra.search.fleet.records import Alternative, LineRemark, MixedEstimate, MixedPlanSet
@@ -212,6 +213,8 @@ def _limits_of(planner: Planner) -> list[str]:
             "pipelines over several pools are searched with zero 0-1, recompute of whole layers and no offload; "
             "groups on one pool with all that astra plan has"
         ]
+    job = planner.fleet.job
+    notes += untried(job.model, job.runtime, planner.limits.restrictions, "groups with a part of the batch")
     pools = len(planner.counts)
     if pools >= MANY_POOLS:
         notes.append(
