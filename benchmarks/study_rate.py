@@ -24,7 +24,7 @@ import msgspec
 
 from astra.questions.answering import StudyLine
 from astra.questions.declared import Question, questions_of, study_of
-from astra.questions.local import Local
+from astra.questions.engines import Local
 from astra.questions.run import JOURNAL_FILE, Results, written
 
 GRID: dict[str, Any] = {

@@ -15,9 +15,8 @@ from astra.catalog.runtimes import runtime, runtime_names
 from astra.cost import effects
 from astra.errors import InputError
 from astra.search.world import World
-from astra.spec.effects import EFFECTS, Effect
 from astra.spec.request import PlanRequest
-from astra.spec.runtime import changed
+from astra.spec.runtime import EFFECTS, Effect, changed
 
 
 def test_every_profile_times_every_kernel() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from astra.cli import main, parser
-from astra.cli.shells import bash, fish, man, names, verbs, zsh
+from astra.cli.completion import bash, fish, man, names, verbs, zsh
 
 
 def needs(program: str) -> pytest.MarkDecorator:

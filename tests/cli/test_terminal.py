@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from astra.cli.output import harmless, plain_json
 from astra.errors import InputError, shortened, visible, visible_lines
-from astra.report.listing import render_entry
+from astra.report.drawing import render_entry
 from astra.report.view import estimate_html, plans_html
 from tests.cli.conftest import FakePlanner, Shown
 from tests.report import records

@@ -101,7 +101,7 @@ CODE = {
     "effect": Extension(
         {},
         {
-            "spec/effects.py": [
+            "spec/runtime.py": [
                 ("EFFECTS: Final[dict[str, EffectField]] = {\n",
                  'EFFECTS: Final[dict[str, EffectField]] = {\n'
                  '    "toy_s": EffectField(0, "time the drill takes of each step"),\n'),
@@ -112,7 +112,7 @@ CODE = {
                 ("[effects]\n", '[effects]\ntoy_s = { amount = 2.0, counted_in = "the drill" }\n'),
             ],
         },
-        {"spec/effects.py": 1, "cost/effects.py": 5, "cost/step.py": 1, "catalog/data/runtimes/megatron.toml": 1},
+        {"spec/runtime.py": 1, "cost/effects.py": 5, "cost/step.py": 1, "catalog/data/runtimes/megatron.toml": 1},
     ),
     # A schedule's name is a word of the strategy, which lies below, and a runtime lists the schedules it can run.
     "schedule": Extension(

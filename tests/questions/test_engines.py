@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from astra.questions.answering import FAILED, PLANNED
-from astra.questions.engines import MOST_TRIES
-from astra.questions.local import Local
+from astra.questions.engines import MOST_TRIES, Local
 from tests.questions.studies import asked, deadly, made_up, many, read
 
 

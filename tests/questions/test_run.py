@@ -19,7 +19,7 @@ from astra.catalog.requests import write_request, write_toml
 from astra.cli import main
 from astra.errors import AstraError, OutputError
 from astra.questions.answering import answered
-from astra.questions.local import Local
+from astra.questions.engines import Local
 from astra.questions.run import JOURNAL_FILE, Progress, Results, run
 from tests.questions.studies import TABLES, asked, made_up, many, study
 

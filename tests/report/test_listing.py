@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.report.listing import ListingColumn, _room, render_entry, render_listing
+from astra.report.drawing import ListingColumn, _room, render_entry, render_listing
 
 COLUMNS = [ListingColumn("name"), ListingColumn("GiB", "right"), ListingColumn("source", "cut", 70)]
 ROWS = [["H100", "79.1", "a very long source " * 10], ["A100", "79.2", "short"]]

@@ -21,13 +21,12 @@ from astra.catalog.runtimes import runtime
 from astra.errors import InputError
 from astra.renting.rent import rent  # noqa: F401  # every record is loaded
 from astra.spec.cluster import CollectiveSweep, Joint, Link
-from astra.spec.effects import Effect
 from astra.spec.model import StateSpace
 from astra.spec.money import Money
 from astra.spec.names import MOST_IN_LINE, MOST_IN_NAME, as_line, as_name, check_line, check_name
 from astra.spec.record import Spec
 from astra.spec.request import FIELDS, PlanRequest
-from astra.spec.runtime import Can, Host, Kernel, Memory, Usual
+from astra.spec.runtime import Can, Effect, Host, Kernel, Memory, Usual
 from tests.export.hostile import HOSTILE
 
 HIDDEN = tuple(name for name in HOSTILE if not name.isprintable())

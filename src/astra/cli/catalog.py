@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> VerbAnswer:
         if exact and len(entries) == 1:
             import msgspec  # noqa: PLC0415
 
-            from astra.report.listing import render_entry  # noqa: PLC0415
+            from astra.report.drawing import render_entry  # noqa: PLC0415
 
             plain = msgspec.to_builtins(entries[0])
             return render_entry(section.names(entries[0])[0], plain, width=width, color=color)
@@ -83,7 +83,7 @@ def written(content: dict[str, Any]) -> str:
 
 def listed(kind: str, entries: list[Any], remarks: list[str], width: int | None, color: bool) -> str:
     """Entries of a kind as a table."""
-    from astra.report.listing import ListingColumn, render_listing  # noqa: PLC0415
+    from astra.report.drawing import ListingColumn, render_listing  # noqa: PLC0415
 
     section = SECTIONS[kind]
     columns, rows = [ListingColumn(*column) for column in section.columns], [section.row(entry) for entry in entries]

@@ -1,4 +1,4 @@
-"""Effects of single frameworks: one small function each, named as in ``astra.spec.effects`` and in runtime files.
+"""Effects of single frameworks: one small function each, named as in ``astra.spec.runtime`` and in runtime files.
 
 A runtime without an effect gets what the function makes of the amount at which it does nothing.
 """
