@@ -28,10 +28,12 @@ from astra.evidence.bars import (
     Doubt,
     bar_of,
     log_bars,
+    of_kind,
+    sentence,
+    unpublished,
     unseen,
 )
 from astra.evidence.kinds import MOST_EXPERTS, SHARED, STRUCTURE, WORDS, Kind, kind_of, runs, shape_of
-from astra.evidence.sentence import of_kind, sentence, unpublished
 from astra.search.world import World
 from astra.spec.job import Job
 from astra.spec.strategy import parse_strategy

@@ -35,9 +35,8 @@ from astra.cost.stage import (
 )
 from astra.cost.state import Bytes
 from astra.cost.step import states
-from astra.evidence.bars import bar_of
+from astra.evidence.bars import bar_of, sentence
 from astra.evidence.kinds import Kind, kind_of, shape_of
-from astra.evidence.sentence import sentence
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.split import StageKinds, even, kinds, split

@@ -14,9 +14,8 @@ from astra.answer import Daring, Estimate, Nearby, Plan, PlanSet, PriceTag, Reje
 from astra.catalog.hardware import catalog_hash
 from astra.columns import from_strategy
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
-from astra.evidence.bars import Doubt
+from astra.evidence.bars import Doubt, unpublished
 from astra.evidence.kinds import kind_of
-from astra.evidence.sentence import unpublished
 from astra.money.bill import against, price, with_run
 from astra.money.objectives import Goal
 from astra.money.tags import tag_of

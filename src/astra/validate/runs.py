@@ -24,10 +24,9 @@ from astra.spec.request import PlanRequest
 from astra.spec.strategy import Strategy
 from astra.validate.cells import Missing, Row, needed, words_of
 from astra.validate.measured import Measured, measured_of
-from astra.validate.models import model_in
+from astra.validate.models import batch_of, degrees_of, model_in, mtp_of, precision_of, task_of
 from astra.validate.pools import cluster_of
 from astra.validate.strategies import Degrees, RunSettings, runtime_of, strategy_of
-from astra.validate.work import batch_of, degrees_of, mtp_of, precision_of, task_of
 
 _NEEDED: Final = ("layers", "hidden", "heads", "gpu_type", "num_gpus")
 _DELIMITERS: Final = (",", ";", "\t")

@@ -12,9 +12,8 @@ from astra.catalog import runtimes
 from astra.columns import from_strategy
 from astra.cost.stage import Gathered, parts_of, stage_costs
 from astra.cost.step import states
-from astra.evidence.bars import Doubt
+from astra.evidence.bars import Doubt, sentence
 from astra.evidence.kinds import Kind, shape_of
-from astra.evidence.sentence import sentence
 from astra.provenance import Source
 from astra.rules.can import unable
 from astra.rules.table import Rule
