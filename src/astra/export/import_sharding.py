@@ -132,27 +132,27 @@ def accelerate_sharding(record: Mapping[str, Any], asked: ImportAsked) -> tuple[
     if kind == "DEEPSPEED":
         return _zero(record, asked)
     if kind == "FSDP":
-        return _fsdp(record, asked)
+        fields, remarks = fsdp_sharding(section(record, "fsdp_config", asked.name).values)
+        return {"recompute": "none"} | fields, remarks
     if kind in ("MULTI_GPU", "NO"):
         return {"zero": 0, "overlap": ("grad",)}, []
     raise InputError(f"{asked.name}: distributed_type", kind, want="FSDP, DEEPSPEED or MULTI_GPU")
 
 
-def _fsdp(record: Mapping[str, Any], asked: ImportAsked) -> tuple[dict[str, Any], list[str]]:
-    settings = section(record, "fsdp_config", asked.name).values
-    old = settings.get("fsdp_sharding_strategy")
-    zero = _OLD_STRATEGIES.get(str(old), 3)
-    again = settings.get("fsdp_reshard_after_forward", True)
+def fsdp_sharding(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The same of FSDP's settings, whether their names begin with it or not."""
+    said = {str(key).removeprefix("fsdp_"): value for key, value in settings.items()}
+    kind, again = str(said.get("sharding_strategy")).upper(), said.get("reshard_after_forward", True)
+    zero = _OLD_STRATEGIES.get(kind, 3)
     if isinstance(again, str):  # version 1 took the words of the strategy here
         zero = _OLD_STRATEGIES.get(again, zero)
-    remarks = ["fsdp_config.fsdp_offload_params"] if settings.get("fsdp_offload_params") else []
-    if str(old).startswith("HYBRID") or str(old) in ("4", "5"):
-        remarks.append(f"fsdp_sharding_strategy {old}, taken as sharded over all GPUs")
+    remarks = ["fsdp offload"] if said.get("offload_params") else []
+    if kind.startswith("HYBRID") or kind in ("4", "5"):
+        remarks.append(f"fsdp {kind.lower()}, taken as sharded over all GPUs")
     fields: dict[str, Any] = {"zero": zero, "overlap": ("grad", *(("param",) if zero >= 2 else ()))}
     if zero == 3 and again is False:
         fields["reshard"] = "never"
-    fields["recompute"] = "full" if settings.get("fsdp_activation_checkpointing") else "none"
-    return fields, remarks
+    return fields | ({"recompute": "full"} if said.get("activation_checkpointing") else {}), remarks
 
 
 def _zero(record: Mapping[str, Any], asked: ImportAsked) -> tuple[dict[str, Any], list[str]]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from astra.catalog.models import known_name
 from astra.errors import InputError
 from astra.export.import_megatron import from_words
-from astra.export.import_sharding import accelerate_sharding, json_record, zero_sharding
+from astra.export.import_sharding import accelerate_sharding, fsdp_sharding, json_record, zero_sharding
 from astra.export.imported import ImportAsked, ImportedLaunch, Numbers, known_settings, plain_value
 from astra.spec.strategy import Strategy
 
@@ -146,19 +146,10 @@ def sharding(record: Mapping[str, Any], asked: ImportAsked) -> tuple[dict[str, A
     if not words and not record.get("fsdp_config") and fsdp is not True:
         return {"zero": 0, "overlap": ("grad",)}, "fsdp-eager", ["no sharding is named, taken as none"]
     settings = record.get("fsdp_config")
-    settings = settings if isinstance(settings, Mapping) else {}
-    plain = {str(key).removeprefix("fsdp_"): value for key, value in settings.items()}
-    remarks = ["fsdp offload"] if "offload" in words or plain.get("offload_params") is True else []
-    stage = 2 if "shard_grad_op" in words or plain.get("sharding_strategy") == "SHARD_GRAD_OP" else 3
-    if "no_shard" in words or plain.get("sharding_strategy") == "NO_SHARD":
-        stage = 0
-    if "hybrid" in words or "HYBRID" in str(plain.get("sharding_strategy")):
-        remarks.append("fsdp hybrid_shard, taken as sharded over all GPUs")
-    fields: dict[str, Any] = {"zero": stage, "overlap": ("grad", "param") if stage else ("grad",)}
-    if stage == 3 and plain.get("reshard_after_forward") is False:
-        fields["reshard"] = "never"
-    if plain.get("activation_checkpointing") is True:
-        fields["recompute"] = "full"
+    kinds = [word for word in words.split() if "shard" in word]
+    said = {"sharding_strategy": kinds[0]} if kinds else {}
+    said |= {"offload_params": "true"} if "offload" in words else {}
+    fields, remarks = fsdp_sharding({**(settings if isinstance(settings, Mapping) else {}), **said})
     return fields, "fsdp-eager", remarks
 
 
