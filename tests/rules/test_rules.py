@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astra.catalog import models
+from astra.catalog.clusters import parse_gpus
 from astra.columns import FIELDS, Column, from_strategy
 from astra.rules.names import DERIVED, NAMES, Names, facts_of, names_of_one
 from astra.rules.table import ADVICE, RULES, Rule, advice, check, parse_rule, violations
@@ -20,43 +22,8 @@ from astra.spec.strategy_fields import CHOICES, INTEGERS, SWITCHES
 from astra.spec.workload import Workload
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules.md"
-DENSE: dict[str, Any] = {
-    "gpus": 64,
-    "gpus_per_node": 8,
-    "scaleup_gpus": 8,
-    "memory_gib": 80.0,
-    "blackwell": False,
-    "batch": 256,
-    "seq": 8192,
-    "task": "pretrain",
-    "precision": "bf16",
-    "optimizer": "adam",
-    "mtp": 0,
-    "runtime": "megatron",
-    "layers": 80,
-    "hidden": 8192,
-    "ffn": 28672,
-    "heads": 64,
-    "kv_heads": 8,
-    "head_dim": 128,
-    "vocab": 128256,
-    "experts": 0,
-    "topk": 0,
-    "moe_ffn": 0,
-    "shared_ffn": 0,
-    "state_heads": 0,
-    "state_groups": 0,
-    "delta_heads": 0,
-    "deepep_gpus": 0,
-    "hybridep_gpus": 0,
-    "expert_bias": False,
-    "moe": False,
-    "dense_ffn": True,
-    "mla": False,
-    "tied": False,
-    "captures_experts": False,
-    "fp8_attention": True,
-}
+WORK = Workload(global_batch=256, seq=8192)
+DENSE = facts_of(models.model("llama-3-70b"), parse_gpus("64xH100"), WORK) | {"memory_gib": 80.0, "fp8_attention": True}
 MOE = DENSE | {"experts": 128, "topk": 8, "moe_ffn": 768, "shared_ffn": 1536, "moe": True, "dense_ffn": False} | {
     "deepep_gpus": 64, "hybridep_gpus": 8
 }  # fmt: skip
