@@ -57,3 +57,17 @@ def test_the_job_asks_for_the_offer(answer: dict[str, Any], tmp_path: Path) -> N
     assert "p5.48xlarge" in task
     assert f"num_nodes: {answer['front'][0]['nodes']}" in task
     assert "sky jobs launch" in (out / "README.md").read_text(), "which starts anew where machines are taken away"
+
+
+@pytest.mark.parametrize(
+    "edited", [{"gpu": None}, {"parts": [1, 2]}, {"parts": [{"gpus": 8}] * 2}, {"gpus": "8"}, {"roles": 7, "node": []}]
+)
+def test_a_choice_that_was_edited_is_refused(answer: dict[str, Any], edited: dict[str, Any]) -> None:
+    choice = {name: value for name, value in (answer["front"][0] | edited).items() if value is not None}
+    with pytest.raises(InputError, match="an answer of astra rent, whole"):
+        plan_of_choice(answer | {"front": [choice], "chosen": []}, None, "rent.json")
+
+
+def test_a_choice_without_roles_is_one_all_the_same(answer: dict[str, Any]) -> None:
+    edited = answer | {"front": [choice | {"roles": 7} for choice in answer["front"]], "objective": "pareto"}
+    assert plan_of_choice(edited, None, "rent.json")["plans"][0]["estimate"]["name"] == answer["front"][0]["name"]

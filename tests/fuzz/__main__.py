@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import astra
-from tests.fuzz.targets import MOST_BYTES, TARGETS
+from tests.fuzz.seeds import MOST_BYTES
+from tests.fuzz.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".fuzz"

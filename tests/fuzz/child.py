@@ -12,6 +12,8 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -20,9 +22,12 @@ import atheris
 with atheris.instrument_imports(include=["astra"]):
     from astra.errors import AstraError
     from tests.files.odd import damaged
-    from tests.fuzz.targets import MOST_BYTES, TARGETS
+    from tests.fuzz.crossed import crossed
+    from tests.fuzz.seeds import MOST_BYTES
+    from tests.fuzz.targets import TARGETS
 
-DAMAGED = 0.5  # of the new inputs are made by the ways that damage files, the others by libFuzzer
+# Of the new inputs so many are made by the ways that damage files, and of two that are read; the others by libFuzzer.
+DAMAGED, CROSSED = 0.3, 0.5
 EVERY_S = 2.0
 SLOWEST_S = 20.0  # of processor time for one input, instrumented: a busy machine makes nothing slow
 
@@ -68,12 +73,14 @@ class Fuzzed:
         path.with_suffix(".txt").write_text(told, encoding="utf-8", errors="replace")
 
 
-def mutate(data: bytes, most: int, seed: int) -> bytes:
-    """Another input: damaged as files are, or by libFuzzer."""
+def mutate(others: Sequence[str], data: bytes, most: int, seed: int) -> bytes:
+    """Another input: damaged as files are, crossed with one of others, or by libFuzzer."""
     draw = Random(seed)
-    if draw.random() < DAMAGED:
-        text = damaged(data.decode("utf-8", "replace"), "x.json" if data[:1] in b"{[" else "x", draw)
-        return text[:most]
+    way, text = draw.random(), data.decode("utf-8", "replace")
+    if way < DAMAGED:
+        return damaged(text, "x.json" if data[:1] in b"{[" else "x", draw)[:most]
+    if way < DAMAGED + CROSSED:
+        return crossed(text, draw.choice(others), draw).encode("utf-8", "surrogatepass")[:most]
     return bytes(atheris.Mutate(data, most))
 
 
@@ -88,7 +95,7 @@ def main() -> None:
     assert MOST_BYTES > 0
     fuzzed = Fuzzed(name, report, found)
     signal.signal(signal.SIGPROF, too_long)
-    atheris.Setup([sys.argv[0], *sys.argv[4:]], fuzzed.once, custom_mutator=mutate)
+    atheris.Setup([sys.argv[0], *sys.argv[4:]], fuzzed.once, custom_mutator=partial(mutate, TARGETS[name].seeds()))
     atheris.Fuzz()
 
 

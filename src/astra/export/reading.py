@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from astra.answer import PLAN_SCHEMA
@@ -256,6 +257,20 @@ def _estimated_text(plan: Mapping[str, Any], place: str) -> str:
     return text
 
 
+class _OfOneType(msgspec.Struct):
+    """GPUs of a choice."""
+
+    gpus: int
+    gpu: str
+    node: str
+
+
+class _Choice(_OfOneType):
+    """What a plan takes from a choice."""
+
+    parts: list[_OfOneType]
+
+
 _RENT_AGAIN: Final = "Ask again with astra rent --out RENT.json."
 _GOAL: Final = ("objective", "budget", "deadline")  # the choice is made
 
@@ -271,23 +286,26 @@ def read_rented(path: str | PathLike[str]) -> dict[str, Any] | None:
 
 def plan_of_choice(record: Mapping[str, Any], pick: int | None, where: str) -> dict[str, Any]:
     """The record of a plan on the GPUs of one choice: that of a row of the front, or the one that was chosen."""
-    choice = _picked(record, pick, where)
-    parts, asked = choice.get("parts"), record.get("asked")
-    if not isinstance(parts, list) or not isinstance(asked, dict):
+    choice, asked = _picked(record, pick, where), record.get("asked")
+    try:
+        read = msgspec.convert(choice, _Choice)
+    except msgspec.ValidationError:
+        read = None
+    if read is None or not isinstance(asked, dict):
         raise InputError(where, None, want="an answer of astra rent, whole", fix=_RENT_AGAIN)
-    if len(parts) != 1:
-        gpus = " ".join(f"--gpus {part['gpus']}x{part['gpu']}" for part in parts)
+    if len(read.parts) != 1:
+        gpus = " ".join(f"--gpus {part.gpus}x{part.gpu}" for part in read.parts)
         fix = f"Plan it on its pools: astra plan MODEL {gpus}."
         raise InputError("--pick", pick, want="a choice of one GPU type", fix=fix)
     kept = {name: value for name, value in asked.items() if name in FIELDS and FIELDS[name].on("plan")}
     kept = {name: value for name, value in kept.items() if name not in _GOAL}
-    gpus = f"{choice['gpus']}x{choice['gpu']}"
+    gpus = f"{read.gpus}x{read.gpu}"
     estimate = {name: value for name, value in choice.items() if name != "gpus"} | {"gpus": gpus}
     return {
         "schema": PLAN_SCHEMA,
         "version": record.get("version", ""),
         "request": {},
-        "asked": kept | {"gpus": [gpus], "node": choice["node"]},
+        "asked": kept | {"gpus": [gpus], "node": read.node},
         "plans": [{"rank": 1, "strategy": choice.get("strategy"), "estimate": estimate}],
     }
 
@@ -307,6 +325,6 @@ def _picked(record: Mapping[str, Any], pick: int | None, where: str) -> Mapping[
         return dict(chosen[0])
     for role in ("chosen", "knee"):
         for choice in front:
-            if role in choice.get("roles", ()):
+            if isinstance(roles := choice.get("roles"), list) and role in roles:
                 return dict(choice)
     return dict(front[0])
