@@ -256,7 +256,11 @@ def test_bad_requests(tmp_path: Path) -> None:
 def test_plan_by_money_uses_as_many_gpus_as_are_worth_it() -> None:
     request: dict[str, Any] = {"gpus": "64xH100", "batch": BATCH, "seq": SEQ, "tokens": TOKENS, "top": 2}
     money = Money(usd_per_gpu_h=2.0, goodput="ideal")
+    usual = astra.plan(MODEL, **request, objective="pareto", money=money)
+    assert "of CUDA graphs all trades have what is usual on their GPUs alone" in usual.notes
+    request["fix"] = "graphs=none"  # then both look at the same strategies
     front = astra.plan(MODEL, **request, objective="pareto", money=money)
+    assert not any("CUDA graphs" in note for note in front.notes)
     points = [(plan.estimate.cost.days, plan.estimate.cost.usd) for plan in front.plans if plan.estimate.cost]
     assert points == sorted(points)
     assert [usd for _, usd in points] == sorted((usd for _, usd in points), reverse=True)

@@ -20,7 +20,7 @@ from astra.money.bill import against, price, with_run
 from astra.money.objectives import Goal
 from astra.money.tags import tag_of
 from astra.rules.table import Rule
-from astra.search.attempts import LEAST_BETTER, Attempt, alternatives, attempts, may_win, roomiest
+from astra.search.attempts import LEAST_BETTER, Attempt, alternatives, attempts, may_win, roomiest, untried
 from astra.search.bounds import Grids
 from astra.search.detail import estimate, legality
 from astra.search.detail import estimate as estimate_job
@@ -198,7 +198,8 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
             progress=progress,
         )  # fmt: skip
         if goal.objective.direction == "front":
-            return _front(job, chosen, state)
+            usual = untried(job.model, job.runtime, restrictions, "all trades")
+            return _front(job, chosen, state, [*open_notes(state), *usual])
         notes = [*use_notes(job, chosen[0]), *open_notes(state)]
         job = job.on(chosen[0].gpus)
     found = _ranked(world, job, world.request.top, progress)
@@ -302,15 +303,13 @@ def _first(world: World) -> Estimate:
     return _ranked(world, settled(world.job, world.restrictions), world.request.top).ranked[0][1]
 
 
-def _front(job: Job, chosen: list[Refined], state: FrontSearch) -> _Answer:
+def _front(job: Job, chosen: list[Refined], state: FrontSearch, notes: list[str]) -> _Answer:
     """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
-    from astra.search.offers import open_notes  # noqa: PLC0415 - as above
-
     ranked = [(job.on(one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
     sentence = "refused, too large, or no better than the plans shown in both time and money"
     rest = max(state.considered - len(state.found), 0)
     rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []
-    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, open_notes(state))
+    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, notes)
 
 
 def _record(world: World, job: Job, goal: Goal) -> dict[str, Any]:
