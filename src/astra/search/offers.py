@@ -45,7 +45,7 @@ ROUNDING: Final = 1e-9  # figures of one choice, worked out in different orders
 # of it, the cheapest choice found cost a tenth too much.
 MOST_EFFORT: Final = 130_000.0
 BEGUN: Final = 3  # GPU types with large tables whose plainest grids are searched before any others
-MOST_BEGUN: Final = 192  # grids of a number of GPUs
+MOST_BEGUN: Final = 64  # grids of a number of GPUs
 LEAST_SHARE: Final = 0.15  # of the effort left, for one turn
 _DONE: Final = object()
 
