@@ -338,8 +338,8 @@ class CountSearch(Leaders):
         again = possible[bound_s[possible] < self.limit_s(place[possible])]
         if not len(again):
             return
-        left = meshes.take(again), take(costs, again), parts.take(again)
-        self._waiting.append(_Waiting(*left, bound_s[again], place[again]))
+        waiting = _Waiting(meshes.take(again), take(costs, again), parts.take(again), bound_s[again], place[again])
+        self._waiting.append(waiting)
         if not self.best or sum(len(waiting.bound_s) for waiting in self._waiting) > MOST_PENDING:
             self.finish()  # at once where nothing is known yet: what is found makes the rest short
 

@@ -146,7 +146,7 @@ class Floors:
         if not several.any():
             return floor
         some = floor.take(several)
-        rows, row = cross(some.rows, {"etp": self._splits})
+        rows, row = cross(dict(some.rows), {"etp": self._splits})
         self._effort.spend(len(row) / CHECKED)
         kept = self._legal(rows)
         kept[kept] = memory.fits(self.job, layer_bytes(self.job, {name: column[kept] for name, column in rows.items()}))
