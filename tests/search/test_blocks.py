@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import astra
+from astra.api import make_job
 from astra.columns import cross, distinct
 from astra.cost import memory, step
 from astra.cost.pipeline import mesh_bound_s, work_bound_s
 from astra.cost.stage import gather_parts, least_s, over_model, stage_costs
+from astra.evidence.bars import Doubt
 from astra.partition.problem import Effort
 from astra.rules.can import rules_of
 from astra.rules.names import facts_of
@@ -164,3 +166,21 @@ def test_no_strategy_is_doubted_less_than_the_least() -> None:
     doubts = Doubts(job, counts, upper=True).least(space, rows, place)
     assert (least_doubts(job, counts, upper=True)[place] <= doubts * (1 + 1e-12)).all()
     assert (least_doubts(job, counts, upper=False) == 1).all()
+
+
+@pytest.mark.parametrize("gpus", ["144xGB200", "32xH100"])
+def test_every_number_of_gpus_is_doubted_as_if_it_were_asked_for_alone(gpus: str) -> None:
+    """Numbers of GPUs share their doubts: also where experts are spread over all that one rack's links join."""
+    job = make_job("qwen3-30b-a3b", gpus=gpus, batch=256, seq=4096)
+    counts = np.arange(job.pool.node.gpus, job.pool.gpus + 1, job.pool.node.gpus)
+    space = CountSpace(job, counts)
+    rows = np.arange(0, len(space.place), max(len(space.place) // 500, 1))
+    rows = np.union1d(rows, np.flatnonzero(space.grids["ep"] == space.gpus())[:100])
+    meshes, _, grid = space.expand(rows)
+    place = space.place[grid]
+    together = Doubts(job, counts, upper=True).of_each(meshes.columns, space.shardings, place)
+    for count in np.unique(place).tolist():
+        some = np.flatnonzero(place == count)
+        columns = {name: column[some] for name, column in meshes.columns.items()}
+        alone = Doubt(job.on(int(counts[count]))).of_each(columns, space.shardings.zero, space.shardings.offload)
+        assert (together[some] == alone).all()
