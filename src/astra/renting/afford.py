@@ -208,12 +208,16 @@ def loss(parameters: float, tokens: float) -> float:
 
 @cache
 def _dense() -> list[tuple[float, str, str]]:
-    """Dense decoders of text in the catalog: parameters, date and name."""
+    """Dense decoders of text in the catalog that anyone can have: parameters, date and name.
+
+    Their makers publish a configuration on a hub; of others there is a paper, and nothing to begin with.
+    """
     known = []
     for name in model_names():
         spec = find_model(name)
         others = (spec.moe, spec.vision, spec.state_space, spec.delta_net, spec.encoder, spec.tower)
-        if spec.family == "decoder" and spec.causal and not any(others):
+        published = any("/" in alias for alias in spec.aliases)
+        if published and spec.family == "decoder" and spec.causal and not any(others):
             known.append((float(weights_of.count(spec).total), spec.date, spec.name))
     return known
 
