@@ -44,7 +44,8 @@ ROUNDING: Final = 1e-9  # figures of one choice, worked out in different orders
 # Of a search over offers and counts, ten seconds or so; few come near. Of models with experts that stopped at a fifth
 # of it, the cheapest choice found cost a tenth too much.
 MOST_EFFORT: Final = 130_000.0
-MOST_BEGUN: Final = 32  # plainest grids of a number of GPUs, which are searched before any others
+BEGUN: Final = 2  # GPU types with large tables whose plainest grids are searched before any others
+MOST_BEGUN: Final = 32  # grids of a number of GPUs
 LEAST_SHARE: Final = 0.15  # of the effort left, for one turn
 _DONE: Final = object()
 
@@ -123,7 +124,7 @@ class FrontSearch:
         self._floors = SharedFloors()
         self._least_s: dict[int, Floats] = {}  # by offer
         self._doubts: dict[int, Floats] = {}  # likewise
-        self._begun = False  # whether the plainest grids of an offer were looked at
+        self._begun: set[str] = set()  # GPUs whose plainest grids were looked at
         self._best: dict[tuple[int, int], FoundOffer] = {}  # by offer and count
         self._offer_searches: list[OfferSearch] = []
         self.times, self.dollars = np.zeros(0), np.zeros(0)  # the front so far
@@ -181,13 +182,14 @@ class FrontSearch:
         offer_search.open_s = np.minimum(offer_search.open_s, stream.open_s())
 
     def _begin(self, offer_search: OfferSearch, able: Bools) -> bool:
-        """Search the plainest grids of the first offer alone, which are soon found and seldom far from the best."""
+        """Search the plainest grids of a few GPU types alone, which are soon found and seldom far from the best."""
         job, counts = offer_search.job, offer_search.offer.counts
         nodes = counts // counts[0]
         counts = counts[able & (nodes & (nodes - 1) == 0)]
-        if self._begun or not len(counts):
+        begun = job.pool.device.name in self._begun or len(self._begun) == BEGUN
+        if begun or not len(counts):
             return False
-        self._begun = True
+        self._begun.add(job.pool.device.name)
         table = tabulate(job, CountSpace(job, counts, self._restrictions, hopeful=are_plain), self._effort)
         limits = self.limits(offer_search, table)
         search = CountSearch(job, table, limits, self._effort, upper=self._upper, most=MOST_BEGUN)
