@@ -53,14 +53,14 @@ print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, json.loa
 def measure(asked: tuple[str, ...], repeats: int, cache: str) -> dict[str, Any]:
     """Processor seconds and megabytes of a process that is asked, byte code compiled before; what was searched."""
     runs = []
-    for _ in range(repeats + 1):
+    for _ in range(repeats + (not os.listdir(cache))):
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         done = subprocess.run(
             [sys.executable, "-c", MEASURE, *asked], stdout=subprocess.PIPE, check=True,
             env=environment | {"PYTHONPYCACHEPREFIX": cache},
         )  # fmt: skip
         runs.append(json.loads(done.stdout))
-    seconds, megabytes = ([run[place] for run in runs[1:]] for place in (0, 1))
+    seconds, megabytes = ([run[place] for run in runs[-repeats:]] for place in (0, 1))
     return {
         "cpu_median_s": statistics.median(seconds),
         "cpu_least_s": min(seconds),
