@@ -228,6 +228,15 @@ def test_usual_kernels() -> None:
     assert {gpu: best_kernel(hardware.device(gpu)) for gpu in usual} == usual
 
 
+@pytest.mark.parametrize("gpu", hardware.names("devices"))
+@pytest.mark.parametrize("kernel", ["", "sdpa", "flash2", "unfused"])
+def test_every_gpu_runs_the_kernels_that_runtimes_take(gpu: str, kernel: str) -> None:
+    """Also those of Blackwell for workstations, which have no kernel of cuDNN: torch takes its own there."""
+    device = hardware.device(gpu)
+    for direction in ("fwd", "bwd"):
+        assert seconds(device, kernel=kernel, direction=direction) > 0
+
+
 def test_columns_equal_rows() -> None:
     device = hardware.device("H200")
     seq = np.array([[512, 4096, 9000]])

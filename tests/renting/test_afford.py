@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from astra.catalog.models import model
 from astra.errors import InputError, NoFeasiblePlan
 from astra.renting import afford as module
 from astra.renting.afford import afford, loss
@@ -76,6 +77,9 @@ def test_the_rule_and_what_cannot_be(tmp_path: Path) -> None:
     )
     assert by_name[report.best].loss == min(row.loss for row in report.rows)
     assert any("Chinchilla" in note for note in report.notes)
+    assert str(report).startswith("What $3,000 within a year buys"), "no deadline was given"
+    long = any(row.days > 30 for row in report.rows)
+    assert any("--deadline says what less time buys" in note for note in report.notes) == long
     assert "Most tokens for" in str(report)
     with pytest.raises(NoFeasiblePlan):
         asked(tmp_path, [Row("H100", "reserved", 3.0, False, term_days=7.0)], 5.0, None)
@@ -109,3 +113,14 @@ def test_a_row_shows_all_it_is_the_best_in() -> None:
     both = msgspec.structs.replace(report, most=report.largest, best=report.largest)
     (line,) = [line for line in str(both).splitlines() if line.startswith("*LM")]
     assert report.largest in line
+
+
+def test_models_of_which_only_a_paper_exists_are_not_what_a_budget_buys() -> None:
+    """Whoever follows the answer needs a configuration to begin with; a paper's model comes where it is named."""
+    report = afford(budget="2M", deadline="30d", gpus="H100", max_gpus=1024)
+    assert len(report.rows) > 3
+    for row in report.rows:
+        assert any("/" in alias for alias in model(row.model).aliases), row.model
+    assert not any("--deadline says" in note for note in report.notes), "it was given"
+    named = afford("megatron-22b", budget=2_000, gpus="H100", max_gpus=64, batch=256, seq=2048)
+    assert named.most == "megatron-22b"

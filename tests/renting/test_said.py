@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from astra.report.rent_page import rent_page
 from astra.spec.mixed_text import short_form
 from astra.spec.money import Money
 from astra.spec.request import PlanRequest
-from astra.units import show_dollars
+from astra.units import show_dollars, show_seconds
 
 HEADER = "provider,instance,gpu,gpus,region,market,usd_per_gpu_h,currency,date,source,notes"
 TODAY = dt.date(2026, 11, 15)
@@ -200,9 +201,28 @@ def test_spot_says_whose_interruptions_it_has(tmp_path: Path) -> None:
         options = Money(prices=path, providers=(provider,), market="spot", **money)  # type: ignore[arg-type]
         return next(note for note in asked(gpus="H100", money=options).notes if note.startswith("Spot"))
 
-    assert "how often Acme takes machines away is not told, and taken to be as often as AWS does" in note("Acme")
-    assert "not told" not in note("AWS")
-    assert "not told" not in note("Acme", preemptions_per_node_day=0.01)
+    assert "20% of servers in a month" in note("Acme")
+    assert "of Acme nobody tells" in note("Acme")
+    assert "nobody tells" not in note("AWS")
+    assert "assumed" not in note("Acme", preemptions_per_node_day=0.01)
+
+
+def test_spot_tells_what_it_takes_if_machines_are_taken_more_or_less_often(tmp_path: Path) -> None:
+    """The range beside the assumption is what the same choice is told with either end given."""
+    path = listed(tmp_path, "Acme,box,H100,8,x,spot,1.5,USD,2026-11-01,acme,")
+
+    def answer(**money: float) -> RentReport:
+        return asked(gpus="H100", money=Money(prices=path, providers=("Acme",), market="spot", **money))  # type: ignore[arg-type]
+
+    report = answer()
+    best, note = report.role("knee"), next(note for note in report.notes if "is expected to take so long" in note)
+    for per_month in (0.05, 0.5):
+        often = answer(preemptions_per_node_day=-math.log(1 - per_month) / 30)
+        (same,) = [one for one in often.front if (one.gpus, one.strategy) == (best.gpus, best.strategy)]
+        assert same.cost.expected is not None
+        days, usd = same.cost.expected.days, same.cost.expected.usd
+        assert f"{show_seconds(days * 86400)} for {show_dollars(usd)} if {per_month:.0%} are" in note
+    assert not any("is expected to take so long" in note for note in often.notes), "it is given"
 
 
 def test_a_price_for_an_hour_of_own_gpus_is_of_those_alone() -> None:

@@ -6,19 +6,27 @@ import numpy as np
 import pytest
 
 import astra
-from astra.cost import step
-from astra.cost.pipeline import mesh_bound_s
-from astra.cost.stage import gather_parts, least_s, over_model, stage_work
+from astra.api import make_job
+from astra.columns import cross, distinct
+from astra.cost import memory, step
+from astra.cost.pipeline import mesh_bound_s, work_bound_s
+from astra.cost.stage import gather_parts, least_s, over_model, stage_costs
+from astra.evidence.bars import Doubt
 from astra.partition.problem import Effort
+from astra.rules.can import rules_of
+from astra.rules.names import facts_of
+from astra.rules.table import check
 from astra.schedule.simulator import StageSeconds
 from astra.schedule.steady import steps_s
 from astra.search import blocks as streams
 from astra.search.blocks import CountStream
+from astra.search.bounds import layer_bytes
 from astra.search.counts import CountSpace, search_counts, tabulate
-from astra.search.degrees import degrees
+from astra.search.degrees import degrees, expert_degrees
 from astra.search.doubts import Doubts, least_doubts
-from astra.search.floors import Floor, Floors, SharedFloors, most_of
+from astra.search.floors import SHARDS, Floor, Floors, SharedFloors, most_of
 from astra.search.least import least_passes
+from astra.search.space import divisors
 from tests.search.test_counts import CASES, case, without_limit
 
 ASKED = (
@@ -94,7 +102,29 @@ def _closer_and_closer(floors: Floors) -> list[Floor]:
     found = [floors.opened()]
     for closer in floors.closer_and_closer():
         found.append(closer(found[-1]))
-    return found[1:]
+    return [floors.expanded(each) for each in found[1:]]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ways_to_split_experts_are_those_that_rules_allow(name: str) -> None:
+    """Split experts are one row until they are expanded: then there is each way that a plain loop over all finds."""
+    job, counts, restrictions = case(name)
+    columns = degrees(job, counts, restrictions)
+    floors = Floors(job, restrictions, columns, SharedFloors(), Effort())
+    found = floors.expanded(floors.opened()).rows
+    rules = [rule for rule in rules_of(job.runtime) if rule.name != "gpus"]
+    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+    first, _ = distinct(columns["tp"], columns["cp"])
+    every: dict[str, np.ndarray] = {field: columns[field][first] for field in ("tp", "cp")}
+    sp, mbs = restrictions.filter("sp", (False, True)), restrictions.filter("mbs", divisors(job.workload.global_batch))
+    choices = expert_degrees(job, restrictions), {"sp": np.array([*sp])}, {"mbs": np.array([*mbs])}
+    for more in choices:
+        every, _ = cross(every, more)
+    every["flash"] = np.full(len(every["tp"]), True)
+    legal = check(every, facts, rules).ok & memory.fits(job, layer_bytes(job, every))
+    rows = {tuple(int(every[field][row]) for field in SHARDS) for row in np.flatnonzero(legal)}
+    assert rows == {tuple(int(found[field][row]) for field in SHARDS) for row in range(len(found["tp"]))}
+    assert len(found["tp"]) == len(rows) > 0
 
 
 @pytest.mark.parametrize("p", [2, 3, 8])
@@ -119,8 +149,10 @@ def test_quick_bounds_of_grids_are_below_what_their_meshes_take(name: str) -> No
     rows = np.arange(0, len(table.grids), max(len(table.grids) // 400, 1))
     meshes, _, grid = table.space.expand(table.grids[rows])
     at = np.searchsorted(table.grids, grid)
-    work = stage_work(job, meshes, table.gathered.take(at))
-    bound_s = step.least_seconds(job, mesh_bound_s(meshes, work), table.waits[table.place[at]])
+    parts = table.gathered.take(at)
+    whole_s = mesh_bound_s(meshes, stage_costs(job, meshes, parts))
+    assert (work_bound_s(job, meshes, parts) == whole_s).all()  # whichever meshes are bounded together
+    bound_s = step.least_seconds(job, whole_s, table.waits[table.place[at]])
     assert len(meshes)
     assert (table.bound_s[at] <= bound_s * (1 + 1e-9)).all()
     assert (meshes.columns["pp"] > 1).any()
@@ -134,3 +166,21 @@ def test_no_strategy_is_doubted_less_than_the_least() -> None:
     doubts = Doubts(job, counts, upper=True).least(space, rows, place)
     assert (least_doubts(job, counts, upper=True)[place] <= doubts * (1 + 1e-12)).all()
     assert (least_doubts(job, counts, upper=False) == 1).all()
+
+
+@pytest.mark.parametrize("gpus", ["144xGB200", "32xH100"])
+def test_every_number_of_gpus_is_doubted_as_if_it_were_asked_for_alone(gpus: str) -> None:
+    """Numbers of GPUs share their doubts: also where experts are spread over all that one rack's links join."""
+    job = make_job("qwen3-30b-a3b", gpus=gpus, batch=256, seq=4096)
+    counts = np.arange(job.pool.node.gpus, job.pool.gpus + 1, job.pool.node.gpus)
+    space = CountSpace(job, counts)
+    rows = np.arange(0, len(space.place), max(len(space.place) // 500, 1))
+    rows = np.union1d(rows, np.flatnonzero(space.grids["ep"] == space.gpus())[:100])
+    meshes, _, grid = space.expand(rows)
+    place = space.place[grid]
+    together = Doubts(job, counts, upper=True).of_each(meshes.columns, space.shardings, place)
+    for count in np.unique(place).tolist():
+        some = np.flatnonzero(place == count)
+        columns = {name: column[some] for name, column in meshes.columns.items()}
+        alone = Doubt(job.on(int(counts[count]))).of_each(columns, space.shardings.zero, space.shardings.offload)
+        assert (together[some] == alone).all()

@@ -285,6 +285,7 @@ def _place(schedule: str, pp: int, vp: int) -> Place:
 class Layouts(tuple[Layout, ...]):
     """The layouts of a space; their stages are worked out once."""
 
+    _sorts: Ints
     _stages: dict[bool, StageKinds]
     _alive: dict[tuple[int, str, int, bool], Floats]
 
@@ -295,6 +296,12 @@ class Layouts(tuple[Layout, ...]):
         if every_rank not in self._stages:
             self._stages[every_rank] = stack([stages(model, *layout, every_rank) for layout in self])
         return self._stages[every_rank]
+
+    def sorts(self, model: ModelSpec) -> Ints:
+        """How many kinds of rank each layout has, [layout]."""
+        if not hasattr(self, "_sorts"):
+            self._sorts = np.array([len(stages(model, *layout).rank) for layout in self])
+        return self._sorts
 
     def alive(self, model: ModelSpec, at: int, schedule: str, m: int, *, every_rank: bool) -> Floats:
         """The most micro-batches alive on a rank of each kind of one layout; kinds that it lacks repeat the first."""

@@ -23,6 +23,7 @@ from astra.cost.stage import (
     StageWork,
     host_s_per_byte,
     stage_table,
+    stage_work,
 )
 from astra.layers.split import stage_kind_of_rank
 from astra.provenance import Bools, Floats, Ints
@@ -35,12 +36,25 @@ from astra.spec.job import Job
 from astra.spec.strategy import usual_schedule
 from astra.spec.strategy_fields import SCHEDULES
 
+_FEW_SORTS: Final = (3, 5)  # kinds of rank that make meshes dearer to bound
+
 
 def mesh_bound_s(meshes: Meshes, costs: StageWork | StageCosts) -> Floats:
     """A lower bound of each mesh's pipeline, whatever is recomputed or exchanged; infinite where it is not defined."""
     bound_s = largest(np.maximum.reduce([path.seconds for path in paths_of(meshes, costs)]))
     bound_s = np.maximum(bound_s, np.where(_looped(meshes), ends_bound_s(meshes, costs), 0.0))
     return np.where(_defined(meshes, costs), bound_s, np.inf)
+
+
+def work_bound_s(job: Job, meshes: Meshes, gathered: Gathered) -> Floats:
+    """The same of meshes whose costs nobody asks for; those with few kinds of rank apart, for theirs is less to do."""
+    sorts = meshes.layouts.sorts(job.model)[meshes.layout]
+    bound_s = np.zeros(len(meshes))
+    for rows in np.split(np.argsort(sorts, kind="stable"), np.searchsorted(np.sort(sorts), _FEW_SORTS)):
+        if len(rows):
+            some = meshes.take(rows)
+            bound_s[rows] = mesh_bound_s(some, stage_work(job, some, gathered.take(rows)))
+    return bound_s
 
 
 def pipeline_bound_s(meshes: Meshes, costs: StageCosts, recomputes: Recomputes, exchanged_s: Floats) -> Floats:

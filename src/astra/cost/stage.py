@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.columns import Columns, distinct, take
+from astra.columns import Columns, distinct, each, take
 from astra.cost import effects
 from astra.cost.between import Sync, p2p, sync, tied_s, with_other_groups
 from astra.cost.constants import WORKSPACE_BYTES
@@ -178,7 +178,9 @@ def retention(job: Job) -> Retention:
 
 def stage_work(job: Job, meshes: Meshes, gathered: Gathered) -> StageWork:
     """What the stages of every mesh do, which is all that the bound of a mesh asks for: nothing is run again."""
-    table = stage_table(job, meshes)
+    most = meshes.layouts.sorts(job.model)[meshes.layout].max(initial=1)
+    every = meshes.layouts.stages(job.model, every_rank=False)
+    table = take(each(every, lambda column: column[:, :most]), meshes.layout)
     return _work(job, meshes, gathered, table, StageTimes(job, gathered, table, meshes.columns, again=False))
 
 

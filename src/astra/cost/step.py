@@ -92,9 +92,10 @@ def evaluate(
     recomputes: Recomputes,
     shardings: Sharding,
     waits: Floats | None = None,
+    held: States | None = None,
 ) -> Evaluated:
-    """Every mesh with every recompute and sharding; ``waits`` [mesh] as for ``seconds``."""
-    held = states(job, meshes, costs, shardings)
+    """Every mesh with every recompute and sharding; ``waits`` [mesh] as for ``seconds``, ``held`` if it is known."""
+    held = held or states(job, meshes, costs, shardings)
     peak_bytes, known = peaks(job, meshes, costs, recomputes, held[0])
     bound_s, exchanged_s, last_s = bounds_s(job, meshes, costs, recomputes, held, waits)
     return Evaluated(bound_s, exchanged_s, last_s, peak_bytes, known)

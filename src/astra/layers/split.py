@@ -6,6 +6,7 @@ which rank holds which of them, ``[chunk][rank]``; chunk 0 goes by the ranks' nu
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -43,8 +44,8 @@ def split(layers: int, stages: int, head_layers: float) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def weighted(work: tuple[float, ...], stages: int, front: float, back: float) -> tuple[int, ...]:
     """As ``split``, of layers with work of their own: ``front`` comes before the first, ``back`` after the last."""
-    sums = np.concatenate(([0.0], np.cumsum(work)))
-    low, high = max(work), float(sums[-1]) + front + back
+    sums = [0.0, *accumulate(work)]
+    low, high = max(work), sums[-1] + front + back
     best = (len(work) - stages + 1, *([1] * (stages - 1)))
     for _ in range(_HALVINGS):
         limit = (low + high) / 2
@@ -53,12 +54,12 @@ def weighted(work: tuple[float, ...], stages: int, front: float, back: float) ->
     return best
 
 
-def _filled(sums: Floats, stages: int, front: float, back: float, limit: float) -> tuple[int, ...] | None:
+def _filled(sums: Sequence[float], stages: int, front: float, back: float, limit: float) -> tuple[int, ...] | None:
     """Stages as full as a limit allows from the last on, a layer or more on each but the last; None if one is over."""
     end, found = len(sums) - 1, list[int]()
     for stage in range(stages - 1, 0, -1):
         room = limit - (back if stage == stages - 1 else 0.0)
-        start = max(int(np.searchsorted(sums, sums[end] - room - _SLACK)), stage)
+        start = max(bisect_left(sums, sums[end] - room - _SLACK), stage)
         if start > end - (stage < stages - 1):
             return None
         found.append(end - start)

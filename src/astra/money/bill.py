@@ -217,6 +217,21 @@ def _sources(options: Money, tag: PriceTag) -> list[str]:
     return [f"{name}: {'given with the request' if given is not None else source}" for name, given, source in rows]
 
 
+def if_taken(result: Estimate, options: Money, machines: Hired, per_month: float) -> tuple[float, float]:
+    """Seconds and dollars of a run on spot machines, were such a share of them taken away in a month."""
+    cost = result.cost
+    assert cost is not None
+    assert cost.expected is not None
+    often = msgspec.structs.replace(
+        options, preemptions_per_node_day=money.preemptions_per_node_s(per_month) * money.DAY_S
+    )
+    sizes = np.array([machines.used]), np.array([machines.nodes])
+    useful = float(outlook(often, cost.expected.checkpoint_gib * GIB, *sizes, cost.price.market).goodput[0])
+    train_s = (cost.days * money.DAY_S - cost.startup_s - options.idle_s) / useful if useful > 0 else np.inf
+    usd = sum(bill_usd(options, cost.price, machines, train_s).values())
+    return train_s + cost.startup_s + options.idle_s, usd
+
+
 def with_run(job: Job, result: Estimate, options: Money, tag: PriceTag | None) -> Estimate:
     """Add the length and price of the whole run when the tokens to train are known."""
     if job.workload.tokens is None:

@@ -23,11 +23,22 @@ WRITE_BYTES_PER_S_PER_GPU: Final = 2e12 / 16384
 WRITE_SOURCE: Final = "Llama 3 (arXiv 2407.21783, 3.3.1): storage that sustains 2 TB/s for 16,384 GPUs"
 RESTART_S: Final = 15 * 60.0
 RESTART_SOURCE: Final = "MegaScale (NSDI 2024): back at the last checkpoint within 15 minutes; recalled"
-# The advisor's band is the share of instances interrupted in a month; its upper end is taken.
+# Shares of instances interrupted in a month come in bands; 20% is the upper end of the last that has one.
 PREEMPTED_PER_MONTH: Final = 0.20
-PREEMPTIONS_PER_NODE_S: Final = -float(np.log1p(-PREEMPTED_PER_MONTH)) / (30 * DAY_S)
+PREEMPTED_RANGE: Final = (0.05, 0.50)  # the lowest band's end, and a guess beyond the highest, which has none
+
+
+def preemptions_per_node_s(taken_per_month: float) -> float:
+    """Of a server, from the share of them that are taken in a month."""
+    return -float(np.log1p(-taken_per_month)) / (30 * DAY_S)
+
+
+PREEMPTIONS_PER_NODE_S: Final = preemptions_per_node_s(PREEMPTED_PER_MONTH)
 PREEMPTION_TOLD: Final = "AWS"  # the provider it is told of
-PREEMPTION_SOURCE: Final = "AWS Spot Instance Advisor, p5: 10-20% of instances a month (thundercompute.com, 2025-05-01)"
+PREEMPTION_SOURCE: Final = (
+    "assumed, 20% of servers in a month. AWS Spot Instance Advisor told so much or less for 30 of 36 regions with "
+    "servers of 8 A100, H100 or H200, less than 5% for 16 and more for 6 (2025-06-28, alexei-led/spotinfo @5eedf20)"
+)
 # An H200 of 700 W draws 685 to 697 W in products, attention and mixes of them with streams.
 DRAWN: Final = 0.99
 DRAWN_SOURCE: Final = "99% of the board's power, as measured on an H200 (benchmarks/results/2026-11-15_power_h200.json)"

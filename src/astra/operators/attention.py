@@ -44,9 +44,10 @@ _USUAL_KERNEL: Final = {"ampere": "flash2", "hopper": "cudnn", "blackwell": "cud
 # AITER's assembly on CDNA4 comes to the fraction of the peak that cuDNN's kernels do on Blackwell: 0.42 causal backward
 # on an MI355X (ROCm/aiter pull request 815, 2025-08-13: 20.9 ms for 8 x 64 heads of 128 and 8,192 tokens).
 _OTHER_VENDORS_KERNEL: Final = {"cdna4": "cudnn"}
-# What torch's scaled_dot_product_attention takes by itself since 2.11 (sdp_utils.cpp, check_prefer_cudnn_attention;
-# seen on an H200 in ranks of transformers and torchtitan); elsewhere its FlashAttention-2.
-_TORCH_KERNEL: Final = {"hopper": "cudnn", "blackwell": "cudnn"}
+# Where torch's scaled_dot_product_attention takes cuDNN's by itself since 2.11 (sdp_utils.cpp,
+# check_prefer_cudnn_attention; seen on an H200 in ranks of transformers and torchtitan), if the GPU runs it: those of
+# Blackwell for workstations do not. Elsewhere it takes FlashAttention-2.
+_TORCH_CHOOSES: Final = ("hopper", "blackwell")
 
 
 class KernelCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -268,7 +269,8 @@ def _find(device: Device, kernel: str, direction: str) -> _Found:
         raise UnknownName("attention kernel", kernel, KERNELS)
     family, level, gpu, source = _family(device)
     curves = _curves()
-    name = _TORCH_KERNEL.get(device.generation, "flash2") if kernel == "sdpa" else kernel
+    own_choice = _USUAL_KERNEL[family] if device.generation in _TORCH_CHOOSES else "flash2"
+    name = own_choice if kernel == "sdpa" else kernel
     own = _near(gpu, name, direction)
     if own is not None:
         return own._replace(source=max(source, own.source))

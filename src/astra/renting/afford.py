@@ -46,6 +46,7 @@ MOST_BETWEEN: Final = 2  # more models tried where the rule binds
 SIZES: Final = (0.25, 0.5, 1.0, 2.0, 4.0)  # models to try, by the size that the rule and the money suggest
 USUAL: Final = "llama-3.1-8b"  # to find what a FLOP costs, where no model is named
 FLOPS_PER_USD: Final = 0.4 * 1e15 * 3600 / 3.0  # a first guess: 40% of an H100 at $3
+LONG_DAYS: Final = 30.0  # after which it is said that nobody asked for an end
 AS_MANY: Final = 1.1  # tokens that anyone would give for an earlier end, where the error bar is wider still
 
 
@@ -208,12 +209,16 @@ def loss(parameters: float, tokens: float) -> float:
 
 @cache
 def _dense() -> list[tuple[float, str, str]]:
-    """Dense decoders of text in the catalog: parameters, date and name."""
+    """Dense decoders of text in the catalog that anyone can have: parameters, date and name.
+
+    Their makers publish a configuration on a hub; of others there is a paper, and nothing to begin with.
+    """
     known = []
     for name in model_names():
         spec = find_model(name)
         others = (spec.moe, spec.vision, spec.state_space, spec.delta_net, spec.encoder, spec.tower)
-        if spec.family == "decoder" and spec.causal and not any(others):
+        published = any("/" in alias for alias in spec.aliases)
+        if published and spec.family == "decoder" and spec.causal and not any(others):
             known.append((float(weights_of.count(spec).total), spec.date, spec.name))
     return known
 
@@ -243,6 +248,8 @@ def _report(rows: list[Afforded], named: str, search: _Search, ratio: float) -> 
         + ".",
         f"Loss by {LAW_SOURCE}.",
     ]
+    if search.request.deadline is None and any(row.days > LONG_DAYS for row in ranked):
+        notes.insert(0, "The most tokens take few GPUs and long, within a year: --deadline says what less time buys.")
     if not allowed:
         notes.append("No model shown is small enough for the rule: name a smaller one.")
     return AffordReport(
@@ -254,6 +261,6 @@ def _report(rows: list[Afforded], named: str, search: _Search, ratio: float) -> 
         most=named,
         largest=allowed[-1].model if allowed else "",
         best=least,
-        notes=[*search.notes, *search.remarks(ranked), *notes],
+        notes=[*search.notes, *notes, *search.remarks(ranked)],
         asked=msgspec.structs.replace(search.request, budget=search.caps.usd).plain("rent"),
     )

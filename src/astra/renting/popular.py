@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from astra.money.offers import Offer
 from astra.partition.problem import Effort
+from astra.rules.restrictions import Restrictions
 from astra.search.counts import are_plain, best_on
-from astra.search.front import Refined, refine
+from astra.search.front import Refined, estimates, refine
 from astra.search.offers import FoundOffer, FrontSearch, JobOf
+from astra.search.words import said, settled
 from astra.spec.money import Money
 from astra.spec.strategy import Strategy
 
@@ -83,15 +86,16 @@ class _Remarks:
     def _as_elsewhere(self, offer: Offer, gpus: int) -> tuple[float, Strategy | None]:
         """The best of the strategies found for as many other GPUs, and its step here: what is better is quicker.
 
-        First those of GPUs that have no more memory, which have room here too, the nearest first.
+        First those of GPUs that have no more memory, which have room here too, the nearest first. Words that all
+        strategies of a job share are its own.
         """
-        own = offer.device.memory_bytes
+        own, job = offer.device.memory_bytes, settled(self.job_of(offer, gpus), Restrictions())
         others = [one for one in self.found if one.gpus == gpus]
         others.sort(key=lambda one: (one.offer.device.memory_bytes > own, abs(one.offer.device.memory_bytes - own)))
+        known = dict.fromkeys(replace(one.strategy, **said(job, one.strategy.ep)) for one in others)
+        here = [FoundOffer(offer, gpus, strategy, 0.0, 0.0, np.inf) for strategy in list(known)[:MOST_TRIED]]
         steps: list[tuple[float, Strategy | None]] = [(np.inf, None)]
-        for strategy in list(dict.fromkeys(one.strategy for one in others))[:MOST_TRIED]:
-            here = FoundOffer(offer, gpus, strategy, 0.0, 0.0, np.inf)
-            for made in refine(self.job_of, self.options, [here], upper=self.upper):
-                result = made.estimate
-                steps.append((result.step_s_range.high if self.upper else result.step_s, strategy))
+        for one, result in estimates(self.job_of, here):
+            if result.fits and result.legal:
+                steps.append((result.step_s_range.high if self.upper else result.step_s, one.strategy))
         return min(steps, key=lambda each: each[0])

@@ -14,11 +14,17 @@ from astra.answer import PriceTag
 from astra.answer_money import BreakEven, Choice, ChoicePart, RentReport, RentSearch, Waste
 from astra.catalog.hardware import catalog_hash
 from astra.errors import InputError, NoFeasiblePlan
-from astra.money.bill import shared_range
+from astra.money.bill import Hired, if_taken, shared_range
 from astra.money.front import knee
 from astra.money.objectives import Goal
 from astra.money.offers import Market
-from astra.money.rates import PREEMPTED_PER_MONTH, PREEMPTION_TOLD, STARTUP_SOURCE
+from astra.money.rates import (
+    PREEMPTED_PER_MONTH,
+    PREEMPTED_RANGE,
+    PREEMPTION_SOURCE,
+    PREEMPTION_TOLD,
+    STARTUP_SOURCE,
+)
 from astra.money.tags import owned_usd_per_gpu_h, stale_warnings
 from astra.renting.mixes import Mixed
 from astra.search.fleet.records import MixedEstimate
@@ -62,6 +68,7 @@ def report_of(found: RentAnswer, world: World, started: float) -> RentReport:
         for place, one in enumerate(best)
     ]
     on_front = {one.name for one in best}
+    first = best[named["knee"]] if goal.objective.direction == "front" else found.chosen[0]
     return RentReport(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
@@ -75,7 +82,7 @@ def report_of(found: RentAnswer, world: World, started: float) -> RentReport:
         popular=[choice_of(one, [], None if one.name in on_front else _waste(one, best)) for one in found.popular],
         unused=found.shown.unused,
         search=_search_record(found, started),
-        notes=[*found.remarks, *_notes(found, world.money)],
+        notes=[*found.remarks, *_if_taken(first, world.money), *_notes(found, world.money)],
         warnings=[*_few_steps(world), *_warnings([*best, *found.popular], found.chosen, goal, judged)],
         own=_break_even(found.shown, world.money),
     )
@@ -217,10 +224,10 @@ def _notes(found: RentAnswer, options: Money) -> list[str]:
 def notes_on(parts: Sequence[OfferPart], shown: Market, options: Money) -> list[str]:
     """What nobody knows of some offers, and what was made of it."""
     notes, tags = list[str](), [part.offer.tag for part in parts]
+    notes += _spot_notes([tag for tag in tags if tag.market == "spot"], options)
     if any(tag.market in MARKETS and tag.available is None for tag in tags):
         notes.append("A price does not say how many GPUs its provider has free: ask before you rely on it.")
     notes += _network_notes(parts, shown)
-    notes += _spot_notes([tag for tag in tags if tag.market == "spot"], options)
     if any(tag.startup_s is None for tag in tags) and options.startup_s is None:
         notes.append(f"Start-up is {STARTUP_SOURCE}.")
     return [*notes, *_commitments(tags)]
@@ -230,13 +237,30 @@ def _spot_notes(tags: Sequence[PriceTag], options: Money) -> list[str]:
     """What is assumed of machines that may be taken away."""
     if not tags:
         return []
-    others = sorted({tag.provider for tag in tags} - {PREEMPTION_TOLD})
+    silent = ", ".join(sorted({tag.provider for tag in tags} - {PREEMPTION_TOLD}))
     assumed = (
-        f"how often {', '.join(others)} takes machines away is not told, and taken to be as often as "
-        f"{PREEMPTION_TOLD} does ({PREEMPTED_PER_MONTH:.0%} in a month; --preemptions); "
+        f"how often machines are taken away is {PREEMPTION_SOURCE}; {f'of {silent} nobody tells; ' * bool(silent)}"
     )
-    note = assumed if others and options.preemptions_per_node_day is None else ""
+    note = assumed if options.preemptions_per_node_day is None else ""
     return [f"Spot: {note}waiting for a replacement is not counted, so that times and bills are floors."]
+
+
+def _if_taken(one: Refined, options: Money) -> list[str]:
+    """What a choice on spot machines would take, were they taken away less or more often than is assumed."""
+    part = one.parts[0]
+    spot = len(one.parts) == 1 and part.offer.tag.market == "spot"
+    if not spot or options.preemptions_per_node_day is not None or options.goodput != "expected":
+        return []
+    machines = Hired(part.gpus, part.nodes * part.offer.node.gpus, part.nodes)
+    said = [
+        f"{show_seconds(seconds)} for {show_dollars(usd)} if {each:.0%} are"
+        for each in PREEMPTED_RANGE
+        for seconds, usd in (if_taken(one.estimate, options, machines, each),)
+    ]
+    return [
+        f"{one.name} is expected to take so long if {PREEMPTED_PER_MONTH:.0%} of its servers are taken away in a "
+        f"month: {', '.join(said)} (--preemptions)."
+    ]
 
 
 def _network_notes(parts: Sequence[OfferPart], shown: Market) -> list[str]:

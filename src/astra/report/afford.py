@@ -15,8 +15,9 @@ _TINY, _NARROW, _WIDE = 72, 90, 110  # columns
 
 def afford_parts(report: AffordReport, columns: int, *, brief: bool = False, full: bool = False) -> list[Part]:
     """The answers in a sentence each and a table of models; ``full`` adds tokens against parameters as a picture."""
-    within = f"{show_dollars(report.budget_usd)} within {show_seconds(report.deadline_days * 86400)}"
-    parts: list[Part] = [drawing.text((f"What {within} buys", "bold")), drawing.blank()]
+    within = show_seconds(report.deadline_days * 86400) if report.asked.get("deadline") else "a year"
+    title = f"What {show_dollars(report.budget_usd)} within {within} buys"
+    parts: list[Part] = [drawing.text((title, "bold")), drawing.blank()]
     parts += [*drawing.bullets(sentences(report)), drawing.blank(), _table(report, columns)]
     if full and len(report.rows) > 1:
         points = [(float(row.parameters), row.tokens) for row in report.rows]

@@ -100,10 +100,11 @@ class CountStream:
             self._floor = self._floor.take(self._worth(limit_s))
             known = self._floor.sample_s.any()
             if known and (self._grids(limit_s).sum() <= MOST_GRIDS or not np.isfinite(limit_s).any()):
-                return
+                break
             if (closer := next(self._closer, None)) is None:
-                return
+                break
             self._floor = closer(self._floor)
+        self._floor = self._floors.expanded(self._floor)
 
     def _worth(self, limit_s: Floats) -> Bools:
         """Whether a way to shard may matter with some degrees of the counts that are left."""
@@ -123,7 +124,7 @@ class CountStream:
         assert self._floor is not None
         numbers = self._floors.numbers
         kept = self._left[self._place] & self.hopeful(self._columns, limit_s)
-        ways = np.bincount(numbers.of(self._floor.rows, PAIRS), minlength=numbers.size(PAIRS))
+        ways = np.bincount(numbers.of(self._floor.rows, PAIRS), self._floors.ways(self._floor), numbers.size(PAIRS))
         return np.bincount(
             self._place[kept], ways[numbers.of(self._columns, PAIRS)[kept]], minlength=len(self.counts)
         ).astype(np.int64)

@@ -17,7 +17,7 @@ import numpy as np
 
 from astra.columns import Column, Columns, cross, distinct, joined, take
 from astra.cost import memory, step
-from astra.cost.pipeline import mesh_bound_s
+from astra.cost.pipeline import work_bound_s
 from astra.cost.recompute import UNSAVED, Recomputes
 from astra.cost.stage import (
     SHARD_COLUMNS,
@@ -29,9 +29,8 @@ from astra.cost.stage import (
     least_s,
     over_model,
     stage_costs,
-    stage_work,
 )
-from astra.cost.step import evaluate, needed_bound_s
+from astra.cost.step import States, evaluate, needed_bound_s
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
 from astra.partition.problem import Effort
@@ -306,37 +305,41 @@ class CountSearch(Leaders):
         self._effort.spend(len(meshes) / MESHES)
         at = np.searchsorted(table.grids, grid)
         place, parts = table.place[at], table.gathered.take(at)
-        work = stage_work(self.job, meshes, parts)
-        bound_s = step.least_seconds(self.job, mesh_bound_s(meshes, work), table.waits[place])
-        least_doubts = self._least_s[at] / table.bound_s[at]
-        rows = np.flatnonzero(bound_s * least_doubts * _LOOSE < self.limit_s(place))
-        if not len(rows):  # most of them are too slow, whatever they hold
+        bound_s = step.least_seconds(self.job, work_bound_s(self.job, meshes, parts), table.waits[place])
+        rows = np.flatnonzero(bound_s * (self._least_s[at] / table.bound_s[at]) * _LOOSE < self.limit_s(place))
+        some = {name: column[rows] for name, column in meshes.columns.items()}
+        doubts = self._doubts.of_each(some, self.space.shardings, place[rows])
+        bound_s = bound_s[rows] * doubts.min(axis=1)
+        near = np.flatnonzero(bound_s < self.limit_s(place[rows]))
+        if not len(near):  # most of them are too slow, whatever they hold
             return
-        meshes, parts, place, bound_s = meshes.take(rows), parts.take(rows), place[rows], bound_s[rows]
+        rows, doubts, bound_s = rows[near], doubts[near], bound_s[near]
+        meshes, parts, place = meshes.take(rows), parts.take(rows), place[rows]
         costs = stage_costs(self.job, meshes, parts)
-        doubts = self._doubts.of_each(meshes.columns, self.space.shardings, place)
-        bound_s = bound_s * doubts.min(axis=1)
-        open_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
-        fits = self.least_reserved(meshes, costs) <= self.job.limit_bytes
-        possible = np.flatnonzero(fits & (bound_s < self.limit_s(place)))
+        least_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
+        possible = np.flatnonzero(self.least_reserved(meshes, costs) <= self.job.limit_bytes)
         possible = possible[np.argsort(bound_s[possible] * table.space.counts[place[possible]], kind="stable")]
         for block in blocks(possible, len(self.space.shardings) * costs.forward_s.shape[1]):
             some = block[bound_s[block] < self.limit_s(place[block])]
-            if len(some):
-                part = meshes.take(some), take(costs, some), parts.take(some), place[some]
-                open_s[some] = self._attempt(*part, self.quickest, first=True)
-        limit_s = self.limit_s(place)
-        again = possible[open_s.min(axis=1)[possible] < limit_s[possible]]
+            if not len(some):
+                continue
+            left, waits = (meshes.take(some), take(costs, some)), table.waits[place[some]]
+            held = step.states(self.job, *left, self.space.shardings)
+            room = memory.fits(self.job, self.least_allowed(*left, held[0]))
+            needed_s = needed_bound_s(self.job, *left, self.space.recomputes, held, waits) * doubts[some]
+            needed_s[~room] = np.inf
+            kept = np.flatnonzero(needed_s.min(axis=1) < self.limit_s(place[some]))
+            rows = some[kept]
+            if len(rows):
+                part = meshes.take(rows), take(costs, rows), parts.take(rows), place[rows]
+                open_s = self._attempt(*part, self.quickest, step.states_at(held, kept), first=True)
+                least_s[rows] = np.maximum(open_s, needed_s[kept])
+        bound_s = least_s.min(axis=1)
+        again = possible[bound_s[possible] < self.limit_s(place[possible])]
         if not len(again):
             return
-        left = meshes.take(again), take(costs, again)
-        states = step.states(self.job, *left, self.space.shardings)
-        room = memory.fits(self.job, self.least_allowed(*left, states[0]))
-        needed_s = needed_bound_s(self.job, *left, self.space.recomputes, states, table.waits[place[again]])
-        needed_s = needed_s * doubts[again]
-        least_s = np.where(room, np.maximum(open_s[again], needed_s), np.inf).min(axis=1)
-        again, least_s = again[least_s < limit_s[again]], least_s[least_s < limit_s[again]]
-        self._waiting.append(_Waiting(meshes.take(again), take(costs, again), parts.take(again), least_s, place[again]))
+        waiting = _Waiting(meshes.take(again), take(costs, again), parts.take(again), bound_s[again], place[again])
+        self._waiting.append(waiting)
         if not self.best or sum(len(waiting.bound_s) for waiting in self._waiting) > MOST_PENDING:
             self.finish()  # at once where nothing is known yet: what is found makes the rest short
 
@@ -362,8 +365,9 @@ class CountSearch(Leaders):
                     self._attempt(*part, recomputes, first=False)
 
     def _attempt(
-        self, meshes: Meshes, costs: StageCosts, parts: Gathered, place: Ints, recomputes: Recomputes, *, first: bool
-    ) -> Floats:
+        self, meshes: Meshes, costs: StageCosts, parts: Gathered, place: Ints, recomputes: Recomputes,
+        held: States | None = None, *, first: bool,
+    ) -> Floats:  # fmt: skip
         """Cost meshes with some recomputes and every sharding, and enter what fits into the contest.
 
         The lowest bound of each mesh by sharding; infinite where it fits without recompute and has nothing to gain.
@@ -371,7 +375,7 @@ class CountSearch(Leaders):
         shardings = self.space.shardings
         waits = self.table.waits[place]  # the job is that of the largest count
         doubts = self._doubts.of_each(meshes.columns, shardings, place)
-        result = evaluate(self.job, meshes, costs, recomputes, shardings, waits)
+        result = evaluate(self.job, meshes, costs, recomputes, shardings, waits, held)
         result = result._replace(bound_s=result.bound_s * doubts[:, None, :])
         if self.space.late_rules:
             known = self._without_refused(meshes, result.known, recomputes, first=True)
@@ -386,5 +390,6 @@ class CountSearch(Leaders):
             )
             self.contest.enter(entries, parts)
         if recomputes.recompute[0]:  # no recompute bounds every recompute, also where it is not allowed itself
-            return np.asarray(evaluate(self.job, meshes, costs, UNSAVED, shardings, waits).bound_s.min(axis=1)) * doubts
+            unsaved = evaluate(self.job, meshes, costs, UNSAVED, shardings, waits, held)
+            return np.asarray(unsaved.bound_s.min(axis=1)) * doubts
         return np.where(fits.any(axis=1), np.inf, result.bound_s.min(axis=1))

@@ -18,8 +18,8 @@ class Doubts:
 
     def __init__(self, job: Job, counts: Ints, *, upper: bool) -> None:
         self._job = job
-        first, self._group = _groups_of(job, counts)
-        self._doubts = [Doubt(job.on(gpus)) for gpus in counts[first].tolist()] if upper else []
+        last, self._group = _groups_of(job, counts)
+        self._doubts = [Doubt(job.on(gpus)) for gpus in counts[last].tolist()] if upper else []
 
     def of_each(self, columns: Columns, shardings: Sharding, place: Ints) -> Floats:
         """[row, sharding] of rows whose counts are at some places."""
@@ -54,15 +54,18 @@ def least_doubts(job: Job, counts: Ints, *, upper: bool) -> Floats:
     """By count, the least of any strategy."""
     if not upper:
         return np.ones(len(counts))
-    first, group = _groups_of(job, counts)
-    return np.array([least_factor(kind_at(job.on(gpus), 0)) for gpus in counts[first].tolist()])[group]
+    last, group = _groups_of(job, counts)
+    return np.array([least_factor(kind_at(job.on(gpus), 0)) for gpus in counts[last].tolist()])[group]
 
 
 def _groups_of(job: Job, counts: Ints) -> tuple[Ints, Ints]:
-    """The first of each sort of counts that kinds of runs tell apart, and the sort of every count.
+    """The last of each sort of counts that kinds of runs tell apart, and the sort of every count.
 
-    They tell how often one GPU was doubled, and whether the links of one node join all.
+    They tell how often one GPU was doubled, and whether the links of one node join all: those of the last, which has
+    the most GPUs, reach as far as any strategy of the others.
     """
     links = job.pool.node.links
     reach = links[0].reach if links else 1
-    return distinct(np.round(np.log2(counts)).astype(np.int64), counts <= reach)
+    downwards = counts[::-1]
+    last, group = distinct(np.round(np.log2(downwards)).astype(np.int64), downwards <= reach)
+    return len(counts) - 1 - last, group[::-1]

@@ -18,9 +18,9 @@ import numpy as np
 
 from astra.columns import cross, distinct, from_strategy, joined, take
 from astra.cost import memory, step
-from astra.cost.pipeline import mesh_bound_s
+from astra.cost.pipeline import mesh_bound_s, work_bound_s
 from astra.cost.recompute import UNSAVED, Recomputes
-from astra.cost.stage import Gathered, Meshes, StageCosts, StageWork, join_meshes, stage_costs, stage_work
+from astra.cost.stage import Gathered, Meshes, StageCosts, join_meshes, stage_costs
 from astra.cost.state import Bytes
 from astra.cost.step import Evaluated, States, evaluate, needed_bound_s
 from astra.evidence.bars import Doubt
@@ -208,7 +208,7 @@ class Leaders:
         off = meshes.columns["flash"] != self.space.flash_settings[0]
         parts = gathered.take(origin + off * len(self.space.strategies))
         if self._aside:  # most of them are too slow, whatever they hold
-            bound_s = self._bound_s(meshes, stage_work(self.job, meshes, parts))
+            bound_s = self._bound_s(meshes, work_bound_s(self.job, meshes, parts))
             if not len(rows := np.flatnonzero(bound_s < self.limit_s(group_of(meshes.columns)))):
                 return
             meshes, strategies, parts = meshes.take(rows), strategies[rows], parts.take(rows)
@@ -218,7 +218,7 @@ class Leaders:
             self._note_smallest(meshes, strategies, costs, parts)
             return
         self._turn_away(meshes.take(np.flatnonzero(~fits)), strategies[~fits] / len(self.space.shardings))
-        bound_s = self._bound_s(meshes, costs)
+        bound_s = self._bound_s(meshes, mesh_bound_s(meshes, costs))
         rows = np.flatnonzero(fits & (bound_s < self.limit_s(group_of(meshes.columns))))
         rows = rows[np.argsort(bound_s[rows], kind="stable")]
         held_s = np.full((len(meshes), len(self.space.shardings)), np.inf)
@@ -254,9 +254,9 @@ class Leaders:
         if sum(len(pending.bound_s) for pending in self._pending) > (MOST_PENDING if self.best else FIRST_PENDING):
             self.finish()
 
-    def _bound_s(self, meshes: Meshes, costs: StageWork | StageCosts) -> Floats:
+    def _bound_s(self, meshes: Meshes, pipeline_s: Floats) -> Floats:
         """[mesh] what no step times its doubt is below, whatever is recomputed and sharded."""
-        return np.asarray(step.least_seconds(self.job, mesh_bound_s(meshes, costs)) * self.doubts(meshes).min(axis=1))
+        return np.asarray(step.least_seconds(self.job, pipeline_s) * self.doubts(meshes).min(axis=1))
 
     def finish(self) -> None:
         """Try every recompute on the meshes put aside, best first."""

@@ -6,8 +6,8 @@ even deal rounded up.
 
 The first floor is that of the same GPU in another node, without communication. The second has the node's own; where
 experts are split it is that of whole ones, as splitting sends more and repeats nothing less: at most the matrix
-products can be quicker, and those no quicker than the GPU's peak. The third has every way to split experts. Each is
-worked out for those alone that the one before leaves.
+products can be quicker, and those no quicker than the GPU's peak. So far one row stands for all ways to split an
+expert. The third has each of them. Each floor is worked out for those alone that the one before leaves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import Column, Columns, cross, distinct
+from astra.columns import Column, Columns, cross, distinct, unique
 from astra.cost import effects, memory
 from astra.cost.parts import Part
 from astra.cost.stage import gather_parts, least_s, over_model
@@ -37,6 +37,7 @@ from astra.search.space import divisors
 from astra.spec.job import Job
 
 CHECKED: Final = 300.0  # rows in a unit of effort
+SPLIT: Final = 0  # etp of a row that stands for every way to split an expert
 PAIRS, EXPERTS, SHARDS = ("tp", "cp"), ("tp", "cp", "ep", "etp"), ("tp", "cp", "ep", "etp", "sp", "mbs")
 
 
@@ -62,7 +63,7 @@ class ShardNumbers:
             "tp": divisors(job.model.heads),
             "cp": divisors(work.seq),
             "ep": divisors(moe.experts) if moe else (1,),
-            "etp": divisors(moe.ffn) if moe else (1,),
+            "etp": (SPLIT, *divisors(moe.ffn)) if moe else (1,),
             "sp": (0, 1),
             "mbs": divisors(work.global_batch),
         }
@@ -118,23 +119,45 @@ class Floors:
     ) -> None:
         self.job, self._shared, self._effort = job, shared, effort
         self._restrictions, self._columns = restrictions, columns
+        self._facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
+        self._rules = tuple(rule for rule in rules_of(job.runtime) if rule.name != "gpus")
+        self._experts = expert_degrees(job, restrictions)
+        self._splits = unique(self._experts["etp"][self._experts["etp"] > 1])
         self.numbers = ShardNumbers(job)
 
     def opened(self) -> Floor:
-        """Every way to shard that is legal and may fit; nothing is known of what it takes."""
+        """Every way to shard that is legal and may fit, split experts as one; nothing is known of what it takes."""
         job, numbers = self.job, self.numbers.of(self._columns, PAIRS)
         first, _ = distinct(numbers)
         pairs = np.stack([self._columns[name][first] for name in PAIRS])
-        facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
-        key = pairs.tobytes(), *(value for name, value in sorted(facts.items()) if name not in OF_THE_GPU)
+        key = pairs.tobytes(), *(value for name, value in sorted(self._facts.items()) if name not in OF_THE_GPU)
         if key not in self._shared.rows:
-            rows = self._legal_rows(pairs, facts)
+            rows = self._legal_rows(pairs)
             self._effort.spend(len(rows["tp"]) / CHECKED)
-            self._shared.rows[key] = rows, layer_bytes(job, rows)
+            self._shared.rows[key] = rows, np.where(rows["etp"] == SPLIT, 0.0, layer_bytes(job, _whole(rows)))
         rows, bytes_needed = self._shared.rows[key]
         fits = memory.fits(job, bytes_needed)
         nothing = np.zeros(int(fits.sum()))
         return Floor({name: column[fits] for name, column in rows.items()}, nothing, nothing, nothing)
+
+    def expanded(self, floor: Floor) -> Floor:
+        """The same with a row for each way to split an expert that is legal and may fit."""
+        several = floor.rows["etp"] == SPLIT
+        if not several.any():
+            return floor
+        some = floor.take(several)
+        rows, row = cross(dict(some.rows), {"etp": self._splits})
+        self._effort.spend(len(row) / CHECKED)
+        kept = self._legal(rows)
+        kept[kept] = memory.fits(self.job, layer_bytes(self.job, {name: column[kept] for name, column in rows.items()}))
+        figures = (each[row[kept]] for each in some[1:])
+        apart = floor.take(~several), Floor({name: column[kept] for name, column in rows.items()}, *figures)
+        columns = {name: np.concatenate([one.rows[name] for one in apart]) for name in rows}
+        return Floor(columns, *(np.concatenate(both) for both in zip(*(one[1:] for one in apart), strict=True)))
+
+    def ways(self, floor: Floor) -> Ints:
+        """How many ways to shard each row of a floor stands for, at most."""
+        return np.where(floor.rows["etp"] == SPLIT, len(self._splits), 1)
 
     def closer_and_closer(self) -> Iterator[Callable[[Floor], Floor]]:
         """What makes floors closer, one after another."""
@@ -144,7 +167,7 @@ class Floors:
             yield self._with_all
             return
         yield self._with_whole_experts
-        if (expert_degrees(self.job, self._restrictions)["etp"] > 1).any():
+        if len(self._splits):
             yield self._with_all
 
     def _as_elsewhere(self, floor: Floor) -> Floor:
@@ -154,14 +177,13 @@ class Floors:
 
     def _with_whole_experts(self, floor: Floor) -> Floor:
         """Communication in this node with experts that are not split, and products at the peak where some are."""
-        rows = dict(floor.rows)
-        number = self.numbers.of(rows | {"etp": np.ones_like(rows["etp"])}, SHARDS)
-        _, first, place = np.unique(number, return_index=True, return_inverse=True)
-        few = {name: column[first] for name, column in rows.items()}
-        work = self._work(few | {"etp": np.ones_like(few["etp"])}).take(place)
+        rows = floor.rows
+        whole = _whole(rows)
+        _, first, place = np.unique(self.numbers.of(whole, SHARDS), return_index=True, return_inverse=True)
+        work = self._work({name: column[first] for name, column in whole.items()}).take(place)
         at_peak_s = float(products_s(self.job, np.asarray(1))) / self.job.workload.global_batch
-        spared_s = np.where(rows["etp"] > 1, np.maximum(work.products_s - at_peak_s / work.share, 0.0), 0.0)
-        spared_layer_s = np.where(rows["etp"] > 1, work.layer_products_s, 0.0)
+        spared_s = np.where(rows["etp"] != 1, np.maximum(work.products_s - at_peak_s / work.share, 0.0), 0.0)
+        spared_layer_s = np.where(rows["etp"] != 1, work.layer_products_s, 0.0)
         if self.job.pool.device.name not in self._shared.compute:
             numbers = self.numbers.of(rows, SHARDS)
             order = np.argsort(numbers)
@@ -171,28 +193,34 @@ class Floors:
 
     def _with_all(self, floor: Floor) -> Floor:
         """Every way to split experts; those of whole ones are known unless the clock follows the power."""
+        floor = self.expanded(floor)
         known = (floor.rows["etp"] == 1) & (not effects.clock_follows_power(self.job.runtime))
         work = self._work({name: column[~known] for name, column in floor.rows.items()})
         found = np.stack(floor[1:])
         found[:, ~known] = work.floor_s(work.whole_s, work.layer_s)
         return Floor(floor.rows, *found)
 
-    def _legal_rows(self, pairs: Ints, facts: dict[str, object]) -> dict[str, Column]:
+    def _legal_rows(self, pairs: Ints) -> dict[str, Column]:
         """All else a strategy chooses for each tp and cp, as far as no rule refuses it; what has dp and pp is left."""
-        job, allowed = self.job, self._restrictions.filter
-        rules = tuple(rule for rule in rules_of(job.runtime) if rule.name != "gpus")
+        allowed, experts = self._restrictions.filter, self._experts
         rows: dict[str, Column] = dict(zip(PAIRS, pairs, strict=True))
         more: tuple[dict[str, Column], ...] = (
             {"sp": np.array(list(allowed("sp", (False, True))), bool)},
-            {"mbs": np.array(list(allowed("mbs", divisors(job.workload.global_batch))), np.int64)},
-            expert_degrees(job, self._restrictions),
+            {"mbs": np.array(list(allowed("mbs", divisors(self.job.workload.global_batch))), np.int64)},
+            {"ep": unique(experts["ep"])},
         )
         for choices in more:
             rows, _ = cross(rows, choices)
-            legal = check(rows, facts, rules).ok
+            legal = self._legal(rows)
             rows = {name: column[legal] for name, column in rows.items()}
+        rows, _ = cross(rows, {"etp": unique(np.where(experts["etp"] > 1, SPLIT, 1))})
+        legal = (rows["etp"] == SPLIT) | self._legal(_whole(rows))
         flash = allowed("flash", (False, True))[-1]  # as in a table of many counts
-        return rows | {"flash": np.full(len(rows["tp"]), flash)}
+        return {name: column[legal] for name, column in rows.items()} | {"flash": np.full(int(legal.sum()), flash)}
+
+    def _legal(self, rows: Columns) -> Bools:
+        """Rows that no rule refuses whose columns are there."""
+        return check(rows, self._facts, self._rules).ok
 
     def _work(self, rows: Columns) -> _LayerWork:
         """What each row takes."""
@@ -206,6 +234,11 @@ class Floors:
         least, compute, products = (figure(part)[parts.place] for figure in (least_s, _compute_s, _products_s))
         shared = rows["tp"] * rows["cp"] / rows["mbs"]
         return _LayerWork(whole_s, waiting_s, compute_s, products_s, least, compute, products, shared)
+
+
+def _whole(rows: Columns) -> dict[str, Column]:
+    """The same with experts that are not split."""
+    return {**rows, "etp": np.ones_like(rows["etp"])}
 
 
 def most_of(job: Job) -> LayerKind:

@@ -65,8 +65,8 @@ class Refined(NamedTuple):
 def refine(job_of: JobOf, options: Money, found: Sequence[FoundOffer], *, upper: bool) -> list[Refined]:
     """Simulate choices; those the detailed account of memory turns down are left out."""
     return [
-        refined_of(job, result, options, one.offer.tag, (OfferPart(one.offer, one.gpus),), upper=upper)
-        for one, job, result in _estimates(job_of, found)
+        refined_of(job_of(one.offer, one.gpus), result, options, one.offer.tag, (OfferPart(*one[:2]),), upper=upper)
+        for one, result in estimates(job_of, found)
         if result.fits and result.legal
     ]
 
@@ -81,7 +81,7 @@ def refined_of(
     return Refined(parts, priced, *ends[0], *ends[1])
 
 
-def _estimates(job_of: JobOf, found: Sequence[FoundOffer]) -> Iterator[tuple[FoundOffer, Job, Estimate]]:
+def estimates(job_of: JobOf, found: Sequence[FoundOffer]) -> Iterator[tuple[FoundOffer, Estimate]]:
     """Each choice in full; parts do not depend on the count, so those of one offer are costed together."""
     by_offer: dict[int, list[FoundOffer]] = {}
     for one in found:
@@ -92,7 +92,7 @@ def _estimates(job_of: JobOf, found: Sequence[FoundOffer]) -> Iterator[tuple[Fou
         shards = {name: np.concatenate([row.meshes.columns[name] for row in rows]) for name in SHARD_COLUMNS}
         gathered = gather_parts(jobs[0], shards)
         for place, (one, job, row) in enumerate(zip(some, jobs, rows, strict=True)):
-            yield one, job, full_estimate(job, row, gathered.take(np.array([place])), ())
+            yield one, full_estimate(job, row, gathered.take(np.array([place])), ())
 
 
 def front_of(choices: Sequence[Refined]) -> list[Refined]:

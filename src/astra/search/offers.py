@@ -44,8 +44,8 @@ ROUNDING: Final = 1e-9  # figures of one choice, worked out in different orders
 # Of a search over offers and counts, ten seconds or so; few come near. Of models with experts that stopped at a fifth
 # of it, the cheapest choice found cost a tenth too much.
 MOST_EFFORT: Final = 130_000.0
-BEGUN: Final = 3  # GPU types with large tables whose plainest grids are searched before any others
-MOST_BEGUN: Final = 192  # grids of a number of GPUs
+BEGUN: Final = 2  # GPU types with large tables whose plainest grids are searched before any others
+MOST_BEGUN: Final = 32  # grids of a number of GPUs
 LEAST_SHARE: Final = 0.15  # of the effort left, for one turn
 _DONE: Final = object()
 
