@@ -26,7 +26,7 @@ from astra.partition.problem import Effort
 from astra.search.fleet.bill import with_run
 from astra.search.fleet.frames import Counts
 from astra.search.fleet.plan import estimate_fleet, fleet_in, nothing_fits, record
-from astra.search.fleet.pools import Fleet, Limits
+from astra.search.fleet.pools import Fleet, Limits, in_order
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import MOST_EFFORT, Costed, Planner
 from astra.search.fleet.summary import STARTED_BY
@@ -60,7 +60,6 @@ class GoalSearch(NamedTuple):
     planned: int
     open: int  # numbers of nodes that could be better and were not planned
     met: list[FleetChoice]  # whatever the goal allows
-    names: tuple[str, ...]  # of the pools
 
 
 def choose(planner: Planner, goal: Goal, money: Money, *, exact: bool) -> GoalSearch:
@@ -84,7 +83,7 @@ def choose(planner: Planner, goal: Goal, money: Money, *, exact: bool) -> GoalSe
     for counts in list(dict.fromkeys(one.counts for one in search.ranked()))[:LOOKED_AT]:
         search.plan(counts, MOST_EFFORT)
     left = sum(counts not in search.planned and search.may_win(counts) for counts in tried)
-    return GoalSearch(search.ranked(), len(tried), len(search.planned), left, search.allowed(), planner.fleet.names)
+    return GoalSearch(search.ranked(), len(tried), len(search.planned), left, search.allowed())
 
 
 class _Search:
@@ -226,7 +225,7 @@ def plan_goal(world: World) -> MixedPlanSet:
     fleet, left_out = fleet_in(world)
     able(fleet.job, several=True)
     exact = wanted.counts == "exact"
-    planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules))
+    planner = Planner(in_order(fleet), exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules))
     now = None if wanted.baseline is None else estimate_fleet(world, wanted.baseline)
     found = choose(planner, goal, world.money, exact=exact)
     if not found.choices:
@@ -250,7 +249,7 @@ def plan_goal(world: World) -> MixedPlanSet:
             strategies_per_s=found.considered / seconds,
         ),
         rejects=_rejects(found),
-        notes=[f"runtime {fleet.job.runtime.title}", *_notes(world, found), *world.notes],
+        notes=[f"runtime {fleet.job.runtime.title}", *_notes(world.goal, fleet, found), *world.notes],
         objective=goal.objective.name,
         baseline=None if now is None else against(plans[0].estimate, now),
         alone=[],
@@ -272,12 +271,12 @@ def _rejects(found: GoalSearch) -> list[Reject]:
     return [Reject(reason="bound", sentence=sentence, strategies=count)] if count > 0 else []
 
 
-def _notes(world: World, found: GoalSearch) -> list[str]:
+def _notes(goal: Goal, fleet: Fleet, found: GoalSearch) -> list[str]:
     """Which nodes the first plan uses, and what was not looked at."""
-    used, pools = found.choices[0].result.used, world.cluster.pools
+    used = found.choices[0].result.used
     parts = [f"{used.get(name, 0)} of {pool.gpus} GPUs of {name}"
-             for name, pool in zip(found.names, pools, strict=False)]  # fmt: skip
-    notes = [f"{world.goal.objective.sentence}: {', '.join(parts)}"]
+             for name, pool in zip(fleet.names, fleet.cluster.pools, strict=True)]  # fmt: skip
+    notes = [f"{goal.objective.sentence}: {', '.join(parts)}"]
     if found.open:
         notes.append(f"{found.open} of {found.considered} numbers of nodes could be better and were not planned")
     return notes

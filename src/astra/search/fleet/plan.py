@@ -18,7 +18,7 @@ from astra.partition.problem import Effort
 from astra.rules.table import Rule
 from astra.search.attempts import untried
 from astra.search.fleet.detail import estimate as estimate_mixed
-from astra.search.fleet.pools import Fleet, Limits, check_strategy, joined_fleet, make_fleet
+from astra.search.fleet.pools import Fleet, Limits, check_strategy, in_order, joined_fleet, make_fleet
 from astra.search.fleet.records import Alternative, LineRemark, MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import CLOSE, MANY_POOLS, MOST_EFFORT, Costed, Kind, Planner, Progress
 from astra.search.fleet.spread import check_alone, read_alone, spread
@@ -107,7 +107,8 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
     exact = wanted.counts == "exact"
     fleet, left_out = fleet_in(world)
     able(fleet.job, several=True)
-    planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules), upper=world.upper)
+    limits = Limits(fleet.job, world.restrictions, world.rules)
+    planner = Planner(in_order(fleet), exact=exact, limits=limits, upper=world.upper)
     now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
     if wanted.time_budget is not None:
         planner.use(Effort(MOST_EFFORT, until_s=began + wanted.time_budget))
@@ -146,8 +147,8 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
             *said.notes,
         ],
         baseline=None if now is None else against(plans[0].estimate, now),
-        alone=[_alternative(planner, place, each, best) for place, each in alone.items()],
-        without=[_alternative(planner, place, each, best) for place, each in said.without.items()],
+        alone=_alternatives(planner, alone, best, fleet.names),
+        without=_alternatives(planner, said.without, best, fleet.names),
         marginal=said.marginal,
         launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
         conceivable=_plan(1, min(ranked, key=_upper_s) if world.upper else fastest, best, fleet, money),
@@ -253,6 +254,14 @@ def _with_run(fleet: Fleet, result: MixedEstimate, money: Money) -> MixedEstimat
 def _plan(rank: int, each: Costed, best: Costed, fleet: Fleet, money: Money) -> Plan:
     result = _with_run(fleet, each.estimate, money)
     return Plan(rank=rank, strategy=str(each.strategy), estimate=result, lost_by=lost_by(best.estimate, each.estimate))
+
+
+def _alternatives(
+    planner: Planner, found: Mapping[int, Costed | None], best: Costed, names: Sequence[str]
+) -> list[Alternative]:
+    """In the order in which pools were given."""
+    places = sorted(found, key=lambda place: names.index(planner.fleet.names[place]))
+    return [_alternative(planner, place, found[place], best) for place in places]
 
 
 def _alternative(planner: Planner, place: int, each: Costed | None, best: Costed) -> Alternative:

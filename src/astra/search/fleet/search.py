@@ -23,7 +23,7 @@ from astra.search.fleet.menus import Asked, Menus
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.shared import sharing_state
-from astra.search.fleet.sharing import MOST_GRIDS, GroupSearch
+from astra.search.fleet.sharing import GroupSearch
 from astra.search.fleet.space import FrameSpace
 from astra.search.fleet.summary import best_alone, estimate_alone
 from astra.spec.cluster import Cluster
@@ -127,8 +127,6 @@ class Planner:
         every: bool = False,
         below: float = np.inf,
         must: int = 0,
-        fewer: Counts | None = None,
-        aligned: bool = True,
         spread: float = 1.0,
     ) -> list[tuple[float, FoundPipeline]]:
         """The best pipelines over pools, alike in all replicas: the optimum, then those of other frames.
@@ -138,7 +136,7 @@ class Planner:
         if self.limits.unsearched:
             return []
         frames: Iterable[tuple[float, Frame]] = self.frame_space.bounded_frames(
-            counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned, below=spread * below
+            counts, samples, whole=whole, uniform=uniform, below=spread * below
         )
         found: list[tuple[float, FoundPipeline]] = []
         limit = below
@@ -204,7 +202,7 @@ class Planner:
         local = self.local if len(groups) > 1 else 1
         return MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap, local=local)
 
-    def same_replicas(self, counts: Counts, **how: bool | float | int | Counts | None) -> list[FleetCandidate]:
+    def same_replicas(self, counts: Counts, **how: bool | float | int) -> list[FleetCandidate]:
         """Strategies whose replicas are all the same pipeline."""
         found = self.pipelines(counts, self.frame_space.batch, keep=KEPT, **how)  # type: ignore[arg-type]
         return [FleetCandidate(total, self.strategy((each, int(each.frame.microbatches)))) for total, each in found]
@@ -227,18 +225,12 @@ class Planner:
             self._menus[key] = [each for _, each in found]
         return self._menus[key]
 
-    def sharing(
-        self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS, fewer: Counts | None = None
-    ) -> list[FleetCandidate]:
-        """Strategies of groups on one pool each, looked for in ``most`` grids of strategies."""
-        found = self.groups.best(counts, every=every, limit=limit, most=most, fewer=fewer)
+    def sharing(self, counts: Counts, *, every: bool, limit: float) -> list[FleetCandidate]:
+        """Strategies of groups on one pool each."""
+        found = self.groups.best(counts, every=every, limit=limit)
         if self.groups.left_open:
             self._leave_open("groups", 0.0)
         return self.shared(one.dealt for one in found)
-
-    def known(self, counts: Counts) -> list[FleetCandidate]:
-        """The best strategies of groups that were looked for already."""
-        return self.shared(one.dealt for one in self.groups.dealt(counts, (), every=False, limit=np.inf))
 
     def joined(self, counts: Counts, *, every: bool, limit: float) -> list[FleetCandidate]:
         """Strategies of groups below a limit in which some pools are joined in pipelines and others by themselves."""
