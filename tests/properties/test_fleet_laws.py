@@ -45,7 +45,7 @@ def planned(cluster: Cluster, model: str = MODEL, batch: int = BATCH, seq: int =
 @cache
 def step_s(pools: tuple[str, ...], model: str = MODEL, batch: int = BATCH, fix: str = "", maximum: str = "") -> float:
     how = {name: [word] for name, word in (("fix", fix), ("maximum", maximum)) if word}
-    return planned(parse_cluster("+".join(pools)), model, batch, **how)
+    return planned(parse_cluster("+".join(pools)), model, batch, SEQ, **how)
 
 
 @pytest.mark.parametrize("fleet", sampled(FLEETS, every=4))
