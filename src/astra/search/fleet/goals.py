@@ -23,7 +23,7 @@ from astra.money.front import front
 from astra.money.objectives import Goal, is_green
 from astra.money.tags import tag_of
 from astra.partition.problem import Effort
-from astra.search.fleet.bill import with_run
+from astra.search.fleet.bill import judged, with_run
 from astra.search.fleet.frames import Counts
 from astra.search.fleet.plan import estimate_fleet, fleet_in, nothing_fits, record
 from astra.search.fleet.pools import Fleet, Limits, in_order
@@ -34,7 +34,7 @@ from astra.search.ledger import able, lost_by, no_coverage
 from astra.search.world import World
 from astra.spec.cluster import Pool
 from astra.spec.money import Money
-from astra.units import DAY_S, show_dollars, show_seconds
+from astra.units import show_dollars, show_seconds
 
 MOST_PLANNED: Final = 24  # numbers of nodes that are planned, and a third more next to the best
 PART: Final = 2_000.0  # effort of one of them
@@ -50,6 +50,8 @@ class FleetChoice(NamedTuple):
     result: MixedEstimate  # with its bill
     time_s: float
     usd: float
+    middle_s: float  # as expected, where it is judged by the upper end of its step's interval
+    middle_usd: float
 
 
 class GoalSearch(NamedTuple):
@@ -140,14 +142,20 @@ class _Search:
         else:
             self.planner.use(Effort(effort))
             found = self.planner.best(counts, every=False)
+        found = [self._or_alone(each) for each in found]
         self.planned[counts] = [*self.planned.get(counts, ()), *(self._judged(counts, each) for each in found)]
+
+    def _or_alone(self, each: Costed) -> Costed:
+        """Of a plan that uses one pool what is first there."""
+        if len(each.estimate.used) > 1:
+            return each
+        ((name, gpus),) = each.estimate.used.items()
+        return self.planner.alone(self.fleet.names.index(name), gpus) or each
 
     def _judged(self, counts: Counts, each: Costed) -> FleetChoice:
         result = with_run(self.fleet, each.estimate, self.money)
-        bill = result.cost
-        assert bill is not None
-        told = bill.expected if self.money.goodput == "expected" and bill.expected is not None else bill
-        return FleetChoice(counts, each, result, told.days * DAY_S, told.usd)
+        ends = [judged(self.fleet, each.estimate, self.money, upper=end) for end in (self.planner.upper, False)]
+        return FleetChoice(counts, each, result, *ends[0], *ends[1])
 
     def next_to_best(self, whole: Counts) -> Iterator[Counts]:
         """Numbers of nodes next to those of the best plan, as long as a better one turns up."""
@@ -173,8 +181,12 @@ class _Search:
         return list({one.result.strategy: one for some in self.planned.values() for one in some}.values())
 
     def ranked(self) -> list[FleetChoice]:
-        """Plans that the goal allows, best first."""
+        """Plans that the goal allows, best first; where none keeps its limits as judged, those expected to."""
         met = self.allowed()
+        middle = [one._replace(time_s=one.middle_s, usd=one.middle_usd) for one in met]
+        return self._ranked(met) or self._ranked(middle)
+
+    def _ranked(self, met: Sequence[FleetChoice]) -> list[FleetChoice]:
         table = {name: np.array([getattr(one, name) for one in met]) for name in ("time_s", "usd")}
         if self.goal.objective.direction == "front":
             return [met[place] for place in front(table["time_s"], table["usd"])]
@@ -211,11 +223,11 @@ def _prices(fleet: Fleet, money: Money) -> Sequence[PriceTag]:
 
 def nothing_allowed(goal: Goal, met: Sequence[FleetChoice]) -> NoFeasiblePlan:
     """What would be possible, where the goal allows nothing."""
-    cheap, quick = min(met, key=lambda one: one.usd), min(met, key=lambda one: one.time_s)
+    cheap, quick = min(met, key=lambda one: one.middle_usd), min(met, key=lambda one: one.middle_s)
     return NoFeasiblePlan(
-        f"No plan met is {goal.objective.sentence}. The cheapest costs {show_dollars(cheap.usd)} and takes "
-        f"{show_seconds(cheap.time_s)}; the fastest takes {show_seconds(quick.time_s)} and costs "
-        f"{show_dollars(quick.usd)}."
+        f"No plan met keeps the limits of {goal.objective.sentence}. The cheapest costs "
+        f"{show_dollars(cheap.middle_usd)} and takes {show_seconds(cheap.middle_s)}; the fastest takes "
+        f"{show_seconds(quick.middle_s)} and costs {show_dollars(quick.middle_usd)}."
     )
 
 
@@ -225,7 +237,8 @@ def plan_goal(world: World) -> MixedPlanSet:
     fleet, left_out = fleet_in(world)
     able(fleet.job, several=True)
     exact = wanted.counts == "exact"
-    planner = Planner(in_order(fleet), exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules))
+    limits = Limits(fleet.job, world.restrictions, world.rules)
+    planner = Planner(in_order(fleet), exact=exact, limits=limits, upper=world.upper)
     now = None if wanted.baseline is None else estimate_fleet(world, wanted.baseline)
     found = choose(planner, goal, world.money, exact=exact)
     if not found.choices:
