@@ -78,7 +78,7 @@ WORTH = (
 )
 
 
-@pytest.mark.parametrize(("model", "fleet", "batch"), sampled(WORTH, every=3))
+@pytest.mark.parametrize(("model", "fleet", "batch"), sampled(WORTH, every=3, rows=True))
 def test_what_a_pool_is_worth_is_what_planning_without_it_says(model: str, fleet: tuple[str, ...], batch: int) -> None:
     asked = {"gpus": list(fleet), "batch": batch, "seq": 1024, "rank": "expected", "worth": True}
     world = World.of(requested("plan", model, asked))

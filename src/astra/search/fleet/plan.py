@@ -21,6 +21,7 @@ from astra.search.fleet.detail import estimate as estimate_mixed
 from astra.search.fleet.pools import Fleet, Limits, check_strategy, in_order, joined_fleet, make_fleet
 from astra.search.fleet.records import Alternative, LineRemark, MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import CLOSE, MANY_POOLS, MOST_EFFORT, Costed, Kind, Planner, Progress
+from astra.search.fleet.small import FEW_GPUS as EVERY_PART
 from astra.search.fleet.spread import check_alone, read_alone, spread
 from astra.search.fleet.summary import STARTED, STARTED_BY, estimate_alone
 from astra.search.fleet.worth import FleetAnswer, Told, told
@@ -206,15 +207,19 @@ def _joined(fleet: Fleet) -> list[str]:
 
 def _limits_of(planner: Planner) -> list[str]:
     """What was not searched, so that nobody takes the answer for more than it is."""
+    job = planner.fleet.job
     if planner.limits.unsearched:
         lacking = ", ".join(planner.limits.unsearched)
         notes = [f"pipelines over several pools are not searched: they need {lacking}, which is not allowed"]
     else:
+        cut = sum(planner.counts) <= EVERY_PART
+        kept = ["zero 0-1", "recompute of whole layers", "no offload", *([] if cut else ["each pool in one piece"])]
+        kept += [] if any(cp > 1 for cp in planner.frame_space.cp) else ["cp=1"]
+        kept += [] if job.model.moe is None else ["etp=1", "three of the expert degrees for each tp"]
         notes = [
-            "pipelines over several pools are searched with zero 0-1, recompute of whole layers and no offload; "
+            f"pipelines over several pools are searched with {', '.join(kept)}; "
             "groups on one pool with all that astra plan has"
         ]
-    job = planner.fleet.job
     notes += untried(job.model, job.runtime, planner.limits.restrictions, "groups with a part of the batch")
     pools = len(planner.counts)
     if pools >= MANY_POOLS:
