@@ -213,12 +213,12 @@ def _limits_of(planner: Planner) -> list[str]:
         notes = [f"pipelines over several pools are not searched: they need {lacking}, which is not allowed"]
     else:
         cut = sum(planner.counts) <= EVERY_PART
-        kept = ["zero 0-1", "recompute of whole layers", "no offload", *([] if cut else ["each pool in one piece"])]
+        kept = ["zero 0-1", "recompute of whole layers", "no offload", *([] if cut else ["uncut pools"])]
         kept += [] if any(cp > 1 for cp in planner.frame_space.cp) else ["cp=1"]
-        kept += [] if job.model.moe is None else ["etp=1", "three of the expert degrees for each tp"]
+        kept += [] if job.model.moe is None else ["etp=1", "three ep for each tp"]
         notes = [
-            f"pipelines over several pools are searched with {', '.join(kept)}; "
-            "groups on one pool with all that astra plan has"
+            f"searched of pipelines over several pools: {', '.join(kept)}; "
+            "of groups on one pool all that astra plan has"
         ]
     notes += untried(job.model, job.runtime, planner.limits.restrictions, "groups with a part of the batch")
     pools = len(planner.counts)

@@ -150,9 +150,8 @@ def in_order(fleet: Fleet) -> Fleet:
 
     def first(place: int) -> tuple[object, ...]:
         pool = fleet.cluster.pools[place]
-        nameless = msgspec.structs.replace(pool, name="")
         fastest, memory = max(pool.device.flops_per_s.values()), pool.device.memory_bytes
-        return -fastest, -memory, pool.device.name, -pool.gpus, msgspec.json.encode(nameless)
+        return -fastest, -memory, pool.device.name, -pool.gpus, pool.name, msgspec.json.encode(pool)
 
     order = sorted(range(len(fleet.names)), key=first)
     pools = tuple(fleet.cluster.pools[place] for place in order)
