@@ -161,6 +161,21 @@ def test_a_shared_state_is_for_the_trainer_and_read_back_from_it(record: dict[st
     assert "groups that share one state have one GPU for each replica" in refusals(TRAINER, launch)
 
 
+def test_local_steps_are_for_the_trainer_and_read_back_from_it(record: dict[str, Any]) -> None:
+    like = UNLIKE.replace("mbs2 m12: H100-SXM5-80GB tp2 pp1 layers=32", "mbs1 m24: H100-SXM5-80GB tp1 pp2 layers=15,17")
+    for text in (UNLIKE, like):  # groups of one shape that seldom meet are no data parallelism either
+        launch, _ = from_record(with_strategy(record, f"local=500 {text}"))
+        assert (refusals(TRAINER, launch), len(launch.groups)) == ([], 2)
+        for exporter in (MEGATRON, FLAGSCALE):
+            assert any("by themselves for 500 steps" in sentence for sentence in refusals(exporter, launch))
+        files = TRAINER.files(launch)
+        assert "job.sh" in files
+        back = import_text(files["train.py"], name="train.py").words
+        assert (str(back), back) == (str(parse_mixed(f"local=500 {text}")), parse_mixed(f"local=500 {text}"))
+        old = "\n".join(line for line in files["train.py"].splitlines() if not line.startswith("LOCAL = "))
+        assert str(import_text(old, name="train.py").words) == text.replace("local=500 ", "")
+
+
 def test_like_groups_that_share_a_state_are_groups(record: dict[str, Any]) -> None:
     """They are no plain data parallelism: their parts of the state differ."""
     like = (

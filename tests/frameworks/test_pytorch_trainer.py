@@ -160,26 +160,115 @@ def test_unlike_groups_train_as_one_process_does(alone: list[Step], groups: dict
     same(train(tmp_path, grouped(groups)), alone)
 
 
-@pytest.mark.parametrize("groups", GROUPS, ids=str)
-def test_groups_that_are_jobs_of_their_own_train_as_one_process_does(
-    alone: list[Step], groups: dict[str, int], tmp_path: Path
-) -> None:
+def as_jobs(folder: Path, launch: Launch, steps: int) -> list[str]:
+    """What each group prints as a job of its own."""
     if not ready("torch"):
         pytest.skip(".venvs/torch could not be made (see make test-frameworks)")
-    write(tmp_path, TRAINER.files(grouped(groups)))
+    write(folder, TRAINER.files(launch))
     path = f"{python_of('torch').parent}{os.pathsep}{os.environ['PATH']}"
     settings = SETTINGS | {"PATH": path, "BRIDGE_PORT": str(free_port())}
     jobs = [
         subprocess.Popen(
-            ["bash", str(tmp_path / "job.sh"), str(place), "--lr", "0.01", "--steps", "3"],
+            ["bash", str(folder / "job.sh"), str(place), "--lr", "0.01", "--steps", str(steps)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=settings | {"MASTER_PORT": str(free_port())},
         )
-        for place in range(len(groups))
+        for place in range(len(launch.groups))
     ]  # fmt: skip
     ended = [(*job.communicate(timeout=300), job.returncode) for job in jobs]
-    assert [code for *_, code in ended] == [0] * len(groups), [err[-1500:] for _, err, _ in ended]
-    same(steps_of(ended[0][0]), alone)
-    assert not any(steps_of(out) for out, *_ in ended[1:])
+    assert [code for *_, code in ended] == [0] * len(jobs), [err[-1500:] for _, err, _ in ended]
+    return [out for out, *_ in ended]
+
+
+@pytest.mark.parametrize("groups", GROUPS, ids=str)
+def test_groups_that_are_jobs_of_their_own_train_as_one_process_does(
+    alone: list[Step], groups: dict[str, int], tmp_path: Path
+) -> None:
+    first, *others = as_jobs(tmp_path, grouped(groups), 3)
+    same(steps_of(first), alone)
+    assert not any(steps_of(out) for out in others)
+
+
+# Two workers by themselves for three steps at a time: one process trains them in turn, and PyTorch's own Nesterov
+# steps the weights that they began with. Arguments are the two trainers' folder, steps, and the workers' samples.
+IN_TURN = """
+import os, runpy, sys, torch
+os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": sys.argv[2]}
+sys.argv = [sys.argv[1]]
+trainer = runpy.run_path(sys.argv[0])
+mesh, shares = trainer["meshes"]()[0], (12, 4)
+workers = [trainer["Trainer"](mesh, None, 0.01, "none") for _ in shares]
+weights = [dict(worker.stages[0].named_parameters()) for worker in workers]
+met = {name: one.detach().to_local().clone() for name, one in weights[0].items()}
+outer = torch.optim.SGD(met.values(), lr=0.7, momentum=0.9, nesterov=True)
+samples = trainer["Samples"]("", "uint16", 0)
+for step in range(8):
+    for number, (worker, first, share) in enumerate(zip(workers, (0, shares[0]), shares)):
+        rows = torch.stack([samples.sample(step * 16 + first + row) for row in range(share)])
+        trainer["Trainer"].gradients.__globals__["MICRO_BATCHES"] = share // 2
+        loss, norm = worker.step(rows[:, :-1], rows[:, 1:], trainer["rate_at"](step, 8, 0.01), 1.0)
+        print(f"step {step + 1} group {number} loss {loss:.6f} norm {norm:.4f} ", flush=True)
+    if step in (2, 5):
+        for name, one in met.items():
+            one.grad = sum(share / 16 * (one - part[name].detach().to_local()) for share, part in zip(shares, weights))
+        outer.step()
+        for part in weights:
+            for name, one in met.items():
+                part[name].detach().to_local().copy_(one)
+"""
+LOCAL_GROUPS = [
+    {"dp2 mbs2 zero3 reshard=always overlap=grad,param": 12, "mbs2 zero0 overlap=grad": 4},
+    {"tp2 mbs3 sp zero0 overlap=grad": 12, "pp2 mbs1 zero0 overlap=grad layers=1,3": 4},
+    {"dp4 mbs1 zero3 shard2 reshard=always overlap=grad,param": 12, "mbs4 zero0 overlap=grad": 4},
+]  # fmt: skip
+
+
+def local_steps_of(printed: str) -> dict[tuple[int, int], Step]:
+    """By step and group."""
+    found = re.findall(r"^step (\d+) group (\d+) loss (\S+) norm (\S+) ", printed, re.MULTILINE)
+    return {(int(step), int(group)): Step(float(loss), float(norm)) for step, group, loss, norm in found}
+
+
+@pytest.fixture(scope="module")
+def in_turn(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Step]:
+    folder = tmp_path_factory.mktemp("in-turn")
+    write(folder, TRAINER.files(launch_of(ALONE)))
+    if not ready("torch"):
+        pytest.skip(".venvs/torch could not be made (see make test-frameworks)")
+    command = [str(python_of("torch")), "-c", IN_TURN, str(folder / "train.py"), str(free_port())]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=SETTINGS)
+    found = local_steps_of(ended.stdout)
+    assert len(found) == 16, ended.stderr[-3000:]
+    return found
+
+
+@pytest.mark.parametrize("groups", LOCAL_GROUPS, ids=str)
+def test_groups_with_local_steps_train_as_workers_in_turn(
+    in_turn: dict[tuple[int, int], Step], groups: dict[str, int], tmp_path: Path
+) -> None:
+    launch = grouped(groups)._replace(local=3)
+    write(tmp_path, TRAINER.files(launch))
+    ended = torchrun(tmp_path, launch.gpus, "--lr", "0.01", "--steps", "8")
+    found = local_steps_of(ended.stdout)
+    assert sorted(found) == sorted(in_turn), ended.stderr[-3000:]
+    same([found[at] for at in sorted(found)], [in_turn[at] for at in sorted(found)])
+
+
+def test_jobs_with_local_steps_train_as_workers_in_turn(in_turn: dict[tuple[int, int], Step], tmp_path: Path) -> None:
+    for place, out in enumerate(as_jobs(tmp_path, grouped(LOCAL_GROUPS[0])._replace(local=3), 8)):
+        found = local_steps_of(out)
+        same([found[step, place] for step in range(1, 9)], [in_turn[step, place] for step in range(1, 9)])
+
+
+def test_local_steps_go_on_from_where_weights_met(in_turn: dict[tuple[int, int], Step], tmp_path: Path) -> None:
+    launch = grouped(LOCAL_GROUPS[0])._replace(local=3)
+    write(tmp_path, TRAINER.files(launch))
+    flags, saved = ["--lr", "0.01", "--steps", "8"], tmp_path / "saved"
+    torchrun(tmp_path, launch.gpus, *flags, "--save", str(saved), "--save-every", "5")
+    assert [path.name for path in saved.iterdir()] == ["step-6"]  # the first meeting after five steps
+    ended = torchrun(tmp_path, launch.gpus, *flags, "--load", str(saved / "step-6"))
+    found = local_steps_of(ended.stdout)
+    assert sorted(found) == [(7, 0), (7, 1), (8, 0), (8, 1)], ended.stderr[-3000:]
+    same([found[7, 0], found[7, 1], found[8, 0]], [in_turn[7, 0], in_turn[7, 1], in_turn[8, 0]])
 
 
 @pytest.mark.parametrize(("groups", "shares"), SHARED, ids=str)

@@ -32,9 +32,9 @@ FLEETS = (
 LIMITS = ({"maximum": "cp=1"}, {"maximum": "pp=2"}, {"fix": "zero=1"}, {"fix": "tp=2"})
 
 
-def planned(cluster: Cluster, model: str = MODEL, batch: int = BATCH, **how: list[str]) -> float:
+def planned(cluster: Cluster, model: str = MODEL, batch: int = BATCH, seq: int = SEQ, **how: list[str]) -> float:
     """The best step, as ``astra.plan`` finds it by the expected step, which the laws are about."""
-    asked = {"gpus": ["8xH100"], "batch": batch, "seq": SEQ, "rank": "expected", **how}
+    asked = {"gpus": ["8xH100"], "batch": batch, "seq": seq, "rank": "expected", **how}
     world = World.of(requested("plan", model, asked), cluster)
     try:
         return (plan_fleet(world) if len(cluster.pools) > 1 else plan_pool(world)).best.estimate.step_s
@@ -45,7 +45,7 @@ def planned(cluster: Cluster, model: str = MODEL, batch: int = BATCH, **how: lis
 @cache
 def step_s(pools: tuple[str, ...], model: str = MODEL, batch: int = BATCH, fix: str = "", maximum: str = "") -> float:
     how = {name: [word] for name, word in (("fix", fix), ("maximum", maximum)) if word}
-    return planned(parse_cluster("+".join(pools)), model, batch, **how)
+    return planned(parse_cluster("+".join(pools)), model, batch, SEQ, **how)
 
 
 @pytest.mark.parametrize("fleet", sampled(FLEETS, every=4))
@@ -64,6 +64,38 @@ def test_no_restriction_makes_a_fleet_quicker(fleet: tuple[str, ...], how: dict[
 @pytest.mark.parametrize("fleet", sampled(FLEETS[:3], every=3))
 def test_the_order_of_pools_does_not_matter(fleet: tuple[str, ...]) -> None:
     assert step_s(fleet[::-1]) == pytest.approx(step_s(fleet), rel=ROUNDING)
+
+
+def test_the_order_does_not_matter_where_a_search_ends_before_all_is_seen() -> None:
+    fleet = ("32xB200", "3xL4", "16xA800", "12xH100", "2xH20", "1xA100-80")
+    assert step_s(fleet[::-1], "llama-2-70b", 96) == pytest.approx(step_s(fleet, "llama-2-70b", 96), rel=ROUNDING)
+
+
+WORTH = (
+    ("gpt2-xl", ("3xA100-40", "4xL40S", "1xH100"), 7),
+    ("llama-2-70b", ("8xH100", "5xH100", "16xA100-80"), 64),
+    (MODEL, ("3xH100", "2xA100-80", "3xH20"), 12),
+)
+
+
+@pytest.mark.parametrize(("model", "fleet", "batch"), sampled(WORTH, every=3, rows=True))
+def test_what_a_pool_is_worth_is_what_planning_without_it_says(model: str, fleet: tuple[str, ...], batch: int) -> None:
+    asked = {"gpus": list(fleet), "batch": batch, "seq": 1024, "rank": "expected", "worth": True}
+    world = World.of(requested("plan", model, asked))
+    told = plan_fleet(world)
+    pools = {name: at for at, name in enumerate(told.request["pools"])}
+    counts = {name: pool["gpus"] for name, pool in told.request["pools"].items()}
+    assert told.without
+    for remark in told.without:
+        rest = [pool for at, pool in enumerate(world.cluster.pools) if at != pools[remark.pool]]
+        outright = planned(msgspec.structs.replace(world.cluster, pools=tuple(rest)), model, batch, seq=1024)
+        assert remark.step_s == pytest.approx(outright, rel=ROUNDING)
+    for more in told.marginal:
+        pool = world.cluster.pools[pools[more.pool]]
+        grown = msgspec.structs.replace(pool, gpus=counts[more.pool] + more.gpus)
+        others = [grown if at == pools[more.pool] else one for at, one in enumerate(world.cluster.pools)]
+        outright = planned(msgspec.structs.replace(world.cluster, pools=tuple(others)), model, batch, seq=1024)
+        assert more.step_s == pytest.approx(outright, rel=ROUNDING)
 
 
 @pytest.mark.parametrize(("model", "gpus"), [(MODEL, 32), ("mixtral-8x7b", 64), ("deepseek-v3", 256)])

@@ -23,7 +23,7 @@ from tests.tiers import sampled
 # groups that fit with one micro-batch and not with two, splits that suit another micro-batch of one pool.
 QUICK = (4, 5, 6, 8, 12, 19, 62, 78, 95, 534, 2018, 2527, 2555, 2591, 2616, 3066, 3094, 4017, 5042, 5169, 5193, 7265,
          20368, 20372, 20399, 20512, 20719, 22029,
-         23018, 23170, 30726, 30974, 31400)  # fmt: skip
+         23018, 23170, 30726, 30974, 31055, 31086, 31101, 31400, 32161)  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", sampled(QUICK, every=2))

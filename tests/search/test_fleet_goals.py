@@ -15,6 +15,7 @@ MODEL = "llama-3.2-1b"
 PRICES = {"H100": 4.0, "A100-80": 1.4}
 WORK: dict[str, Any] = {
     "batch": 32, "seq": 2048, "tokens": 1e11, "fix": "vp=1", "money": {"price": ["H100=4.0", "A100-80=1.4"]},
+    "rank": "expected",
 }  # fmt: skip
 FLEET = ["16xH100", "16xA100-80"]
 
@@ -76,6 +77,16 @@ def test_the_front_is_one(front: list[tuple[float, float]], outright: list[tuple
     assert [usd for _, usd in front] == sorted((usd for _, usd in front), reverse=True)
     for days, usd in outright:
         assert any(other <= days * 1.001 and price <= usd * 1.001 for other, price in front)
+
+
+@pytest.mark.parametrize("goal", [{"objective": "cheapest"}, {"objective": "dollars-per-token"}, {"deadline": "90d"}])
+def test_a_pool_that_is_too_dear_changes_nothing(goal: dict[str, Any]) -> None:
+    """Whatever plans are judged by: of two pools the same words mean what they mean for one."""
+    work: dict[str, Any] = {"batch": 64, "seq": 4096, "tokens": 1e10, "money": {"price": ["H100=4.0", "A100-80=400"]}}
+    alone = astra.plan("llama-2-70b", gpus=["64xH100"], **work, **goal).best
+    beside = astra.plan("llama-2-70b", gpus=["64xH100", "8xA100-80"], **work, **goal).best
+    assert beside.strategy == f"H100-SXM5-80GB: {alone.strategy}"
+    assert judged(beside) == pytest.approx(judged(alone))
 
 
 def test_what_cannot_be_had_is_told_with_what_can() -> None:

@@ -53,7 +53,7 @@ def test_the_planner_finds_the_best_of_all_steps(seed: int) -> None:
     fleet = random_fleet(np.random.default_rng(seed))
     planner = Planner(fleet, exact=False, limits=Limits(fleet.job, parse_restrictions(fix=["vp=1"])))
     frame_space, counts = planner.frame_space, planner.counts
-    frames = frame_space._frames(counts, frame_space.batch, whole=True, uniform=False, aligned=True)
+    frames = frame_space._frames(counts, frame_space.batch, whole=True, uniform=False)
     divided = {(dp, mbs) for dp in range(1, frame_space.batch + 1) for mbs in range(1, frame_space.batch + 1)
                if frame_space.batch % (dp * mbs) == 0 and dp <= sum(counts)}  # fmt: skip
     assert set(zip(frames.dp.tolist(), frames.mbs.tolist(), strict=True)) == divided
@@ -77,7 +77,7 @@ def test_chunks_do_no_worse_and_are_confirmed(seed: int) -> None:
     """With chunks every frame's pipeline is the best before transfers of fill and drain are added to it."""
     planner = Planner(random_fleet(np.random.default_rng(seed)), exact=False)
     frame_space, counts = planner.frame_space, planner.counts
-    frames = frame_space._frames(counts, frame_space.batch, whole=True, uniform=False, aligned=True)
+    frames = frame_space._frames(counts, frame_space.batch, whole=True, uniform=False)
     for row in np.flatnonzero(frames.vp > 1).tolist():
         frame = frame_space._frame(frames, row)
         problem, shapes = frame_space.problem(counts, frame, every=False)

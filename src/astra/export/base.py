@@ -116,6 +116,7 @@ class Launch(NamedTuple):
     warnings: tuple[str, ...] = ()  # about the plan
     groups: tuple[Launch, ...] = ()  # of unlike replicas, each with its share of the batch; the first is this one
     shares: tuple[int, ...] = ()  # of the groups in one state; empty: each has its own
+    local: int = 1  # steps that groups take by themselves before their weights meet
     by_replica: bool = False  # pools hold replicas of the same stages, not stages of the same replicas
 
     @property
@@ -223,6 +224,7 @@ def limits_broken(exporter: Exporter, launch: Launch) -> list[Reason]:
 
 
 _UNLIKE: Final = "its groups of pipelines take unequal shares of the batch"
+_SELDOM: Final = "its groups train by themselves for {} steps before their weights meet"
 _TOGETHER: Final = "its groups of replicas share one state, of which they hold parts of their own size"
 
 
@@ -235,7 +237,8 @@ def reasons(exporter: Exporter, launch: Launch) -> list[Reason]:
         for reason in may(runtime, part.strategy, part.model, part.workload, part.pool, layers=part.layers)
     ]
     if launch.groups and not exporter.takes_groups:
-        able.append(Reason("groups", _TOGETHER if launch.shares else _UNLIKE))
+        unlike = _TOGETHER if launch.shares else _UNLIKE if launch.local == 1 else _SELDOM.format(launch.local)
+        able.append(Reason("groups", unlike))
     return list(dict.fromkeys((*able, *limits_broken(exporter, launch))))
 
 

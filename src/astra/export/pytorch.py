@@ -130,6 +130,7 @@ def constants(launch: Launch) -> dict[str, Any]:
             for part in launch.groups
         ),
         "SHARES": launch.shares,
+        "LOCAL": launch.local,
         "STEPS": max(1, round(tokens / workload.tokens_per_step)) if tokens is not None else 1000,
         "SAVE_EVERY": launch.save_interval,
         **_shape(launch.model),
@@ -191,6 +192,7 @@ def read_constants(tree: ast.Module, name: str) -> ImportedLaunch | None:
     found = _constants(tree)
     if not {"TP", "PP", "DP", "LAYERS", "MICRO_BATCH"} <= set(found):
         return None
+    found.setdefault("LOCAL", 1)  # trainers written before there were local steps
     for missing in (one for one in template_names() if one not in found):
         raise InputError(name, None, want=f"the constant {missing}, as astra export --to pytorch writes it")
     strategy: Strategy = decode(Strategy, _strategy_said(found, name), where=name)
@@ -243,9 +245,12 @@ def _mixed(found: dict[str, Any], strategy: Strategy, name: str) -> MixedStrateg
         said = [(each, decode(Strategy, _strategy_said(found | each, name), where=where)) for each in found["GROUPS"]]
         groups = tuple(_group_said(each, one, each["LAYERS"], tuple(each["POOLS"])) for each, one in said)
         shares = tuple(operator.index(share) for share in found["SHARES"])
+        local = operator.index(found["LOCAL"])
     except (TypeError, KeyError, ValueError):
         raise InputError(where, None, want="groups as astra export --to pytorch writes them") from None
-    return MixedStrategy(groups=groups, zero=min(strategy.zero, 1), overlap=("grad", "param"), shares=shares)
+    return MixedStrategy(
+        groups=groups, zero=min(strategy.zero, 1), overlap=("grad", "param"), shares=shares, local=local
+    )
 
 
 def _group_said(

@@ -14,7 +14,7 @@ from astra.answer import PLAN_SCHEMA
 from astra.answer_money import RENT_SCHEMA
 from astra.catalog.requests import upgraded
 from astra.errors import InputError
-from astra.export.base import CannotExport, Launch, Mesh, figures_of
+from astra.export.base import Launch, Mesh, figures_of
 from astra.files import read_json, whole_number
 from astra.search.detail import advised, layers_of, legality
 from astra.search.world import World
@@ -34,8 +34,6 @@ from astra.spec.workload import Workload
 def mixed_launch(text: str, pools: Mapping[str, Pool], model: ModelSpec, workload: Workload, *, place: str) -> Launch:
     """The launch of a mixed strategy; like groups are plain data parallelism, unlike ones are launches of their own."""
     mixed = parse_mixed(text)
-    if mixed.local > 1:
-        raise CannotExport(None, [f"its groups meet only every {mixed.local} steps"])
     for group in mixed.groups:
         if sum(group.layers) != model.layers or mixed.samples != workload.global_batch:
             want = f"{model.layers} layers and a batch of {workload.global_batch}: the plan was edited"
@@ -43,10 +41,12 @@ def mixed_launch(text: str, pools: Mapping[str, Pool], model: ModelSpec, workloa
     launches = [_group_launch(mixed, group, pools, model, workload, place) for group in mixed.groups]
     if len(launches) == 1:
         return launches[0]
-    if len(mixed.shapes) == 1 and not mixed.shares:
+    if len(mixed.shapes) == 1 and not mixed.shares and mixed.local == 1:
         return _side_by_side(launches, workload)
     meshes = tuple(mesh for launch in launches for mesh in launch.meshes)
-    return launches[0]._replace(workload=workload, meshes=meshes, groups=tuple(launches), shares=mixed.shares)
+    return launches[0]._replace(
+        workload=workload, meshes=meshes, groups=tuple(launches), shares=mixed.shares, local=mixed.local
+    )
 
 
 def _group_launch(

@@ -66,7 +66,8 @@ def comparison(planset: MixedPlanSet) -> list[str]:
     best = planset.best.estimate
     assert isinstance(best, MixedEstimate)
     kind = "mixed" if len(best.used) > 1 else f"{next(iter(best.used))} alone"
-    known = [each for each in planset.alone if each.times is not None]
+    itself = str(planset.best.strategy)
+    known = [each for each in planset.alone if each.times is not None and each.strategy != itself]
     sentences = []
     if known:
         parts = [f"{each.times:.2f}x of {each.pool} alone" for each in known]

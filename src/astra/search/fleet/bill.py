@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from astra.answer import PriceTag
 from astra.cost.lines import crossings, egress_usd
 from astra.money import rates
-from astra.money.bill import Hired, cost_of, hired
+from astra.money.bill import Hired, cost_of, hired, judged_by
 from astra.money.tags import stale_warnings, tag_of
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate
@@ -18,23 +19,35 @@ from astra.spec.mixed_text import parse_mixed
 from astra.spec.money import Money
 
 
-def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstimate:
-    """Days and dollars of the whole run, when the tokens to train are known."""
-    tokens = fleet.job.workload.tokens
-    if tokens is None:
-        return result
+class _Hiring(NamedTuple):
+    """What a plan's servers cost together; without a tag where the price of one is not known."""
+
+    options: Money  # with what lines cost, and the risks of its pools
+    tag: PriceTag | None
+    machines: Hired
+    tags: dict[str, PriceTag]  # by pool
+
+
+def _hiring(fleet: Fleet, result: MixedEstimate, options: Money) -> _Hiring:
     pools = dict(zip(fleet.names, fleet.cluster.pools, strict=True))
     machines = {
         name: hired(msgspec.structs.replace(pools[name], gpus=_whole(used, pools[name].node.gpus)))._replace(used=used)
         for name, used in result.used.items()
     }
-    options = _with_egress(fleet, result, options, tokens)
+    options = _with_egress(fleet, result, options)
     tags = {name: tag for name in result.used if (tag := tag_of(options, pools[name])) is not None}
-    cost = None
-    options = _with_risks(pools, machines, tags, options)
-    if len(tags) == len(result.used):
-        together = Hired(*(sum(column) for column in zip(*machines.values(), strict=True)))
-        cost = cost_of(fleet.job, result, options, _joined(tags, machines), together)
+    together = Hired(*(sum(column) for column in zip(*machines.values(), strict=True)))
+    whole = _joined(tags, machines) if len(tags) == len(result.used) else None
+    return _Hiring(_with_risks(pools, machines, tags, options), whole, together, tags)
+
+
+def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstimate:
+    """Days and dollars of the whole run, when the tokens to train are known."""
+    tokens = fleet.job.workload.tokens
+    if tokens is None:
+        return result
+    options, tag, machines, tags = _hiring(fleet, result, options)
+    cost = None if tag is None else cost_of(fleet.job, result, options, tag, machines)
     warnings = stale_warnings([*tags.values()])
     missing = [f"no price of {name} is known: give --usd-per-gpu-h or --prices" for name in result.used
                if name not in tags]  # fmt: skip
@@ -48,9 +61,17 @@ def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstima
     )
 
 
-def _with_egress(fleet: Fleet, result: MixedEstimate, options: Money, tokens: float) -> Money:
+def judged(fleet: Fleet, result: MixedEstimate, options: Money, *, upper: bool) -> tuple[float, float]:
+    """Seconds and dollars that a plan is judged by, as one on a pool alone is; every pool must have a price."""
+    options, tag, machines, _ = _hiring(fleet, result, options)
+    assert tag is not None
+    return judged_by(fleet.job, result, options, tag, machines, upper=upper)
+
+
+def _with_egress(fleet: Fleet, result: MixedEstimate, options: Money) -> Money:
     """What is sent over priced links in the whole run, with what the user says of egress."""
-    if "[" not in result.strategy:
+    tokens = fleet.job.workload.tokens
+    if "[" not in result.strategy or tokens is None:
         return options
     sent = crossings(fleet.cluster, fleet.names, fleet.job, parse_mixed(result.strategy))
     usd = egress_usd(sent) * tokens / fleet.job.workload.tokens_per_step

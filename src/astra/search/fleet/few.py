@@ -11,7 +11,6 @@ of them of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from itertools import chain, combinations, islice, permutations, product
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -20,13 +19,13 @@ from msgspec.structs import replace
 
 from astra.cost.mixed import Wire, slowest_between
 from astra.provenance import Source
-from astra.search.fleet.dealing import Dealt, OpenGroup, Sharing, Way
+from astra.search.fleet.dealing import Dealt
 from astra.search.fleet.frames import Counts, FrameShape
 from astra.search.fleet.space import FrameSpace
-from astra.spec.mixed import Group, MixedStrategy, Segment, same_cut
+from astra.spec.mixed import Group, MixedStrategy, Segment
 
 if TYPE_CHECKING:
-    from astra.search.fleet.search import Costed, FleetCandidate, Planner
+    from astra.search.fleet.search import Costed, Planner
 
 POLISHED: Final = 2  # plans that are moved
 FEW_SEGMENTS: Final = 3  # up to here every order is tried
@@ -145,9 +144,7 @@ def _dealt(segments: Sequence[Segment], giver: tuple[int, int], taker: tuple[int
 
 
 KEPT: Final = 6  # ways to share the batch
-SPREAD: Final = 1.1  # of a limit: the closed form is above the simulator
 NO_WIRE: Final = Wire(inf, 0.0, Source.ASSUMED)  # of a single GPU, which is never the slowest
-FEWEST_GPUS: Final = 8  # of a fleet whose pools are cut in every way
 
 
 class _Share(NamedTuple):
@@ -168,38 +165,6 @@ class _Share(NamedTuple):
 
 Shares = tuple[_Share, ...]
 Best = dict[tuple[int, int, int], Shares]  # by pools that are used, replicas and groups
-
-
-def more_of_few(planner: Planner, counts: Counts, limit_s: float) -> list[list[FleetCandidate]]:
-    """What only a small fleet is asked for: replicas that are dealt the batch one by one, and pools cut in two."""
-    cut = _cut_in_two(planner, counts, SPREAD * limit_s) if sum(counts) <= FEWEST_GPUS else []
-    dealt = [dealt_together(planner.frame_space, counts, limit_s), *([one.dealt for one in some] for some in cut)]
-    return [planner.shared(some) for some in dealt]
-
-
-def _cut_in_two(planner: Planner, counts: Counts, limit_s: float) -> list[list[Sharing]]:
-    """The best of two pipelines, or a pipeline and a group, with any parts of the pools, and of such that are alike."""
-
-    @cache
-    def groups(part: Counts) -> list[OpenGroup]:
-        space, used = planner.frame_space, [pool for pool, gpus in enumerate(part) if gpus]
-        share = space.batch * sum(space.rates_of(part)) / max(sum(space.rates_of(counts)), 1e-300)
-        if len(used) == 1:
-            return planner.groups.of_part(used[0], part[used[0]], share, limit_s)
-        found = planner.pipelines(part, share, keep=KEPT, whole=False)  # with less of the batch one may end in time
-        return [each.opened(planner.fleet.names, space.ends) for _, each in found]
-
-    ways: list[Way] = []
-    for one in product(*(range(gpus + 1) for gpus in counts)):
-        other = tuple(gpus - some for gpus, some in zip(counts, one, strict=True))
-        several = sum(gpus > 0 for gpus in one) > 1
-        if several and any(other) and (one >= other or sum(gpus > 0 for gpus in other) == 1):
-            ways += product(groups(one), groups(other))
-    same = [way for way in ways if same_cut(part.group(part.round) for part in way)]  # they reduce together
-    return [
-        planner.groups.dealer(ways, limit_s, KEPT).best(),
-        planner.groups.dealer(same, limit_s, KEPT, together=True).best(),
-    ]
 
 
 def dealt_together(space: FrameSpace, counts: Counts, limit_s: float) -> list[Dealt]:

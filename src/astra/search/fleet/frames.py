@@ -304,11 +304,11 @@ class Framing(Shardings):
         only = None if setting < 0 else (*self.settings[setting], RECOMPUTES[recompute])
         return Frame(dp, mbs, cp, vp, stages or None, m, only)
 
-    def _frames(self, counts: Counts, samples: float, *, whole: bool, uniform: bool, aligned: bool) -> Frames:
+    def _frames(self, counts: Counts, samples: float, *, whole: bool, uniform: bool) -> Frames:
         rows: list[tuple[float, ...]] = []
         # With chunks larger bottlenecks are spread thinner, so every number of chunks is a frame of its own.
         for mbs in self.mbs:
-            for dp in self._pipelines(counts, samples, mbs, whole=whole, aligned=aligned):
+            for dp in self._pipelines(counts, samples, mbs, whole=whole):
                 m = samples / (dp * mbs)
                 few = None if whole else -FEW_CHUNKS
                 shapes = [(1, p) for p in self._plain_depths(counts, dp)]
@@ -322,21 +322,16 @@ class Framing(Shardings):
         pipelines, samples_each, ring, chunks, stages = (table[:, column].astype(np.int64) for column in range(5))
         return Frames(pipelines, samples_each, ring, chunks, stages, table[:, 5], chosen[:, 0], chosen[:, 1])
 
-    def _pipelines(self, counts: Counts, samples: float, mbs: int, *, whole: bool, aligned: bool) -> list[int]:
+    def _pipelines(self, counts: Counts, samples: float, mbs: int, *, whole: bool) -> list[int]:
         """Numbers of pipelines to try."""
-        found = self._replicas(counts, samples, mbs, whole=whole, aligned=aligned)
+        found = self._replicas(counts, samples, mbs, whole=whole)
         return self.limits.filter("dp", found)
 
-    def _replicas(self, counts: Counts, samples: float, mbs: int, *, whole: bool, aligned: bool) -> list[int]:
+    def _replicas(self, counts: Counts, samples: float, mbs: int, *, whole: bool) -> list[int]:
         most = int(min(samples // mbs, sum(counts)))
         if whole:
             return [n for n in divisors(int(samples) // mbs) if n <= most] if samples % mbs == 0 else []
-        if aligned:
-            return [n for n in divisors(self.batch) if n <= most]
-        # A share is rounded later, so any number will do: those that leave few GPUs over.
-        sizes = {tp * stages for tp, _ in self.settings for stages in range(1, MOST_SHARED_STAGES + 1)}
-        tried = {gpus // size for gpus in counts if gpus for size in sizes}
-        return sorted(n for n in tried if 1 <= n <= most and self.batch % n)
+        return [n for n in divisors(self.batch) if n <= most]
 
     def _plain_depths(self, counts: Counts, dp: int) -> list[int]:
         """Stages of a pipeline without chunks: 0 for any number, each of them where it is restricted."""

@@ -23,10 +23,10 @@ from astra.money.front import front
 from astra.money.objectives import Goal, is_green
 from astra.money.tags import tag_of
 from astra.partition.problem import Effort
-from astra.search.fleet.bill import with_run
+from astra.search.fleet.bill import judged, with_run
 from astra.search.fleet.frames import Counts
 from astra.search.fleet.plan import estimate_fleet, fleet_in, nothing_fits, record
-from astra.search.fleet.pools import Fleet, Limits
+from astra.search.fleet.pools import Fleet, Limits, in_order
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import MOST_EFFORT, Costed, Planner
 from astra.search.fleet.summary import STARTED_BY
@@ -34,7 +34,7 @@ from astra.search.ledger import able, lost_by, no_coverage
 from astra.search.world import World
 from astra.spec.cluster import Pool
 from astra.spec.money import Money
-from astra.units import DAY_S, show_dollars, show_seconds
+from astra.units import show_dollars, show_seconds
 
 MOST_PLANNED: Final = 24  # numbers of nodes that are planned, and a third more next to the best
 PART: Final = 2_000.0  # effort of one of them
@@ -50,6 +50,8 @@ class FleetChoice(NamedTuple):
     result: MixedEstimate  # with its bill
     time_s: float
     usd: float
+    middle_s: float  # as expected, where it is judged by the upper end of its step's interval
+    middle_usd: float
 
 
 class GoalSearch(NamedTuple):
@@ -60,7 +62,6 @@ class GoalSearch(NamedTuple):
     planned: int
     open: int  # numbers of nodes that could be better and were not planned
     met: list[FleetChoice]  # whatever the goal allows
-    names: tuple[str, ...]  # of the pools
 
 
 def choose(planner: Planner, goal: Goal, money: Money, *, exact: bool) -> GoalSearch:
@@ -84,7 +85,7 @@ def choose(planner: Planner, goal: Goal, money: Money, *, exact: bool) -> GoalSe
     for counts in list(dict.fromkeys(one.counts for one in search.ranked()))[:LOOKED_AT]:
         search.plan(counts, MOST_EFFORT)
     left = sum(counts not in search.planned and search.may_win(counts) for counts in tried)
-    return GoalSearch(search.ranked(), len(tried), len(search.planned), left, search.allowed(), planner.fleet.names)
+    return GoalSearch(search.ranked(), len(tried), len(search.planned), left, search.allowed())
 
 
 class _Search:
@@ -141,14 +142,20 @@ class _Search:
         else:
             self.planner.use(Effort(effort))
             found = self.planner.best(counts, every=False)
+        found = [self._or_alone(each) for each in found]
         self.planned[counts] = [*self.planned.get(counts, ()), *(self._judged(counts, each) for each in found)]
+
+    def _or_alone(self, each: Costed) -> Costed:
+        """Of a plan that uses one pool what is first there."""
+        if len(each.estimate.used) > 1:
+            return each
+        ((name, gpus),) = each.estimate.used.items()
+        return self.planner.alone(self.fleet.names.index(name), gpus) or each
 
     def _judged(self, counts: Counts, each: Costed) -> FleetChoice:
         result = with_run(self.fleet, each.estimate, self.money)
-        bill = result.cost
-        assert bill is not None
-        told = bill.expected if self.money.goodput == "expected" and bill.expected is not None else bill
-        return FleetChoice(counts, each, result, told.days * DAY_S, told.usd)
+        ends = [judged(self.fleet, each.estimate, self.money, upper=end) for end in (self.planner.upper, False)]
+        return FleetChoice(counts, each, result, *ends[0], *ends[1])
 
     def next_to_best(self, whole: Counts) -> Iterator[Counts]:
         """Numbers of nodes next to those of the best plan, as long as a better one turns up."""
@@ -174,8 +181,12 @@ class _Search:
         return list({one.result.strategy: one for some in self.planned.values() for one in some}.values())
 
     def ranked(self) -> list[FleetChoice]:
-        """Plans that the goal allows, best first."""
+        """Plans that the goal allows, best first; where none keeps its limits as judged, those expected to."""
         met = self.allowed()
+        middle = [one._replace(time_s=one.middle_s, usd=one.middle_usd) for one in met]
+        return self._ranked(met) or self._ranked(middle)
+
+    def _ranked(self, met: Sequence[FleetChoice]) -> list[FleetChoice]:
         table = {name: np.array([getattr(one, name) for one in met]) for name in ("time_s", "usd")}
         if self.goal.objective.direction == "front":
             return [met[place] for place in front(table["time_s"], table["usd"])]
@@ -212,11 +223,11 @@ def _prices(fleet: Fleet, money: Money) -> Sequence[PriceTag]:
 
 def nothing_allowed(goal: Goal, met: Sequence[FleetChoice]) -> NoFeasiblePlan:
     """What would be possible, where the goal allows nothing."""
-    cheap, quick = min(met, key=lambda one: one.usd), min(met, key=lambda one: one.time_s)
+    cheap, quick = min(met, key=lambda one: one.middle_usd), min(met, key=lambda one: one.middle_s)
     return NoFeasiblePlan(
-        f"No plan met is {goal.objective.sentence}. The cheapest costs {show_dollars(cheap.usd)} and takes "
-        f"{show_seconds(cheap.time_s)}; the fastest takes {show_seconds(quick.time_s)} and costs "
-        f"{show_dollars(quick.usd)}."
+        f"No plan met keeps the limits of {goal.objective.sentence}. The cheapest costs "
+        f"{show_dollars(cheap.middle_usd)} and takes {show_seconds(cheap.middle_s)}; the fastest takes "
+        f"{show_seconds(quick.middle_s)} and costs {show_dollars(quick.middle_usd)}."
     )
 
 
@@ -226,7 +237,8 @@ def plan_goal(world: World) -> MixedPlanSet:
     fleet, left_out = fleet_in(world)
     able(fleet.job, several=True)
     exact = wanted.counts == "exact"
-    planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules))
+    limits = Limits(fleet.job, world.restrictions, world.rules)
+    planner = Planner(in_order(fleet), exact=exact, limits=limits, upper=world.upper)
     now = None if wanted.baseline is None else estimate_fleet(world, wanted.baseline)
     found = choose(planner, goal, world.money, exact=exact)
     if not found.choices:
@@ -250,7 +262,7 @@ def plan_goal(world: World) -> MixedPlanSet:
             strategies_per_s=found.considered / seconds,
         ),
         rejects=_rejects(found),
-        notes=[f"runtime {fleet.job.runtime.title}", *_notes(world, found), *world.notes],
+        notes=[f"runtime {fleet.job.runtime.title}", *_notes(world.goal, fleet, found), *world.notes],
         objective=goal.objective.name,
         baseline=None if now is None else against(plans[0].estimate, now),
         alone=[],
@@ -272,12 +284,12 @@ def _rejects(found: GoalSearch) -> list[Reject]:
     return [Reject(reason="bound", sentence=sentence, strategies=count)] if count > 0 else []
 
 
-def _notes(world: World, found: GoalSearch) -> list[str]:
+def _notes(goal: Goal, fleet: Fleet, found: GoalSearch) -> list[str]:
     """Which nodes the first plan uses, and what was not looked at."""
-    used, pools = found.choices[0].result.used, world.cluster.pools
+    used = found.choices[0].result.used
     parts = [f"{used.get(name, 0)} of {pool.gpus} GPUs of {name}"
-             for name, pool in zip(found.names, pools, strict=False)]  # fmt: skip
-    notes = [f"{world.goal.objective.sentence}: {', '.join(parts)}"]
+             for name, pool in zip(fleet.names, fleet.cluster.pools, strict=True)]  # fmt: skip
+    notes = [f"{goal.objective.sentence}: {', '.join(parts)}"]
     if found.open:
         notes.append(f"{found.open} of {found.considered} numbers of nodes could be better and were not planned")
     return notes

@@ -18,9 +18,10 @@ from astra.partition.problem import Effort
 from astra.rules.table import Rule
 from astra.search.attempts import untried
 from astra.search.fleet.detail import estimate as estimate_mixed
-from astra.search.fleet.pools import Fleet, Limits, check_strategy, joined_fleet, make_fleet
+from astra.search.fleet.pools import Fleet, Limits, check_strategy, in_order, joined_fleet, make_fleet
 from astra.search.fleet.records import Alternative, LineRemark, MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import CLOSE, MANY_POOLS, MOST_EFFORT, Costed, Kind, Planner, Progress
+from astra.search.fleet.small import FEW_GPUS as EVERY_PART
 from astra.search.fleet.spread import check_alone, read_alone, spread
 from astra.search.fleet.summary import STARTED, STARTED_BY, estimate_alone
 from astra.search.fleet.worth import FleetAnswer, Told, told
@@ -107,7 +108,8 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
     exact = wanted.counts == "exact"
     fleet, left_out = fleet_in(world)
     able(fleet.job, several=True)
-    planner = Planner(fleet, exact=exact, limits=Limits(fleet.job, world.restrictions, world.rules), upper=world.upper)
+    limits = Limits(fleet.job, world.restrictions, world.rules)
+    planner = Planner(in_order(fleet), exact=exact, limits=limits, upper=world.upper)
     now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
     if wanted.time_budget is not None:
         planner.use(Effort(MOST_EFFORT, until_s=began + wanted.time_budget))
@@ -146,8 +148,8 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
             *said.notes,
         ],
         baseline=None if now is None else against(plans[0].estimate, now),
-        alone=[_alternative(planner, place, each, best) for place, each in alone.items()],
-        without=[_alternative(planner, place, each, best) for place, each in said.without.items()],
+        alone=_alternatives(planner, alone, best, fleet.names),
+        without=_alternatives(planner, said.without, best, fleet.names),
         marginal=said.marginal,
         launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
         conceivable=_plan(1, min(ranked, key=_upper_s) if world.upper else fastest, best, fleet, money),
@@ -205,15 +207,19 @@ def _joined(fleet: Fleet) -> list[str]:
 
 def _limits_of(planner: Planner) -> list[str]:
     """What was not searched, so that nobody takes the answer for more than it is."""
+    job = planner.fleet.job
     if planner.limits.unsearched:
         lacking = ", ".join(planner.limits.unsearched)
         notes = [f"pipelines over several pools are not searched: they need {lacking}, which is not allowed"]
     else:
+        cut = sum(planner.counts) <= EVERY_PART
+        kept = ["zero 0-1", "recompute of whole layers", "no offload", *([] if cut else ["uncut pools"])]
+        kept += [] if any(cp > 1 for cp in planner.frame_space.cp) else ["cp=1"]
+        kept += [] if job.model.moe is None else ["etp=1", "three ep for each tp"]
         notes = [
-            "pipelines over several pools are searched with zero 0-1, recompute of whole layers and no offload; "
-            "groups on one pool with all that astra plan has"
+            f"searched of pipelines over several pools: {', '.join(kept)}; "
+            "of groups on one pool all that astra plan has"
         ]
-    job = planner.fleet.job
     notes += untried(job.model, job.runtime, planner.limits.restrictions, "groups with a part of the batch")
     pools = len(planner.counts)
     if pools >= MANY_POOLS:
@@ -253,6 +259,14 @@ def _with_run(fleet: Fleet, result: MixedEstimate, money: Money) -> MixedEstimat
 def _plan(rank: int, each: Costed, best: Costed, fleet: Fleet, money: Money) -> Plan:
     result = _with_run(fleet, each.estimate, money)
     return Plan(rank=rank, strategy=str(each.strategy), estimate=result, lost_by=lost_by(best.estimate, each.estimate))
+
+
+def _alternatives(
+    planner: Planner, found: Mapping[int, Costed | None], best: Costed, names: Sequence[str]
+) -> list[Alternative]:
+    """In the order in which pools were given."""
+    places = sorted(found, key=lambda place: names.index(planner.fleet.names[place]))
+    return [_alternative(planner, place, found[place], best) for place in places]
 
 
 def _alternative(planner: Planner, place: int, each: Costed | None, best: Costed) -> Alternative:

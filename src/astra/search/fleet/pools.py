@@ -145,6 +145,22 @@ def make_fleet(cluster: Cluster, jobs: Sequence[Job]) -> Fleet:
     return Fleet(cluster, tuple(jobs), names_of(cluster))
 
 
+def in_order(fleet: Fleet) -> Fleet:
+    """The same pools in an order that does not depend on how they were given: a search may end before all is seen."""
+
+    def first(place: int) -> tuple[object, ...]:
+        pool = fleet.cluster.pools[place]
+        fastest, memory = max(pool.device.flops_per_s.values()), pool.device.memory_bytes
+        return -fastest, -memory, pool.device.name, -pool.gpus, pool.name, msgspec.json.encode(pool)
+
+    order = sorted(range(len(fleet.names)), key=first)
+    pools = tuple(fleet.cluster.pools[place] for place in order)
+    return fleet._replace(
+        cluster=msgspec.structs.replace(fleet.cluster, pools=pools),
+        jobs=tuple(fleet.jobs[place] for place in order), names=tuple(fleet.names[place] for place in order),
+    )  # fmt: skip
+
+
 def part_of(job: Job, gpus: int) -> Job:
     """A job on so many GPUs of its pool."""
     if gpus == job.pool.gpus:

@@ -23,7 +23,7 @@ from astra.search.fleet.menus import Asked, Menus
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.shared import sharing_state
-from astra.search.fleet.sharing import MOST_GRIDS, GroupSearch
+from astra.search.fleet.sharing import GroupSearch
 from astra.search.fleet.space import FrameSpace
 from astra.search.fleet.summary import best_alone, estimate_alone
 from astra.spec.cluster import Cluster
@@ -127,8 +127,6 @@ class Planner:
         every: bool = False,
         below: float = np.inf,
         must: int = 0,
-        fewer: Counts | None = None,
-        aligned: bool = True,
         spread: float = 1.0,
     ) -> list[tuple[float, FoundPipeline]]:
         """The best pipelines over pools, alike in all replicas: the optimum, then those of other frames.
@@ -138,7 +136,7 @@ class Planner:
         if self.limits.unsearched:
             return []
         frames: Iterable[tuple[float, Frame]] = self.frame_space.bounded_frames(
-            counts, samples, whole=whole, uniform=uniform, fewer=fewer, aligned=aligned, below=spread * below
+            counts, samples, whole=whole, uniform=uniform, below=spread * below
         )
         found: list[tuple[float, FoundPipeline]] = []
         limit = below
@@ -204,7 +202,7 @@ class Planner:
         local = self.local if len(groups) > 1 else 1
         return MixedStrategy(groups=groups, zero=self.frame_space.zero, overlap=self.limits.overlap, local=local)
 
-    def same_replicas(self, counts: Counts, **how: bool | float | int | Counts | None) -> list[FleetCandidate]:
+    def same_replicas(self, counts: Counts, **how: bool | float | int) -> list[FleetCandidate]:
         """Strategies whose replicas are all the same pipeline."""
         found = self.pipelines(counts, self.frame_space.batch, keep=KEPT, **how)  # type: ignore[arg-type]
         return [FleetCandidate(total, self.strategy((each, int(each.frame.microbatches)))) for total, each in found]
@@ -227,18 +225,12 @@ class Planner:
             self._menus[key] = [each for _, each in found]
         return self._menus[key]
 
-    def sharing(
-        self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS, fewer: Counts | None = None
-    ) -> list[FleetCandidate]:
-        """Strategies of groups on one pool each, looked for in ``most`` grids of strategies."""
-        found = self.groups.best(counts, every=every, limit=limit, most=most, fewer=fewer)
+    def sharing(self, counts: Counts, *, every: bool, limit: float) -> list[FleetCandidate]:
+        """Strategies of groups on one pool each."""
+        found = self.groups.best(counts, every=every, limit=limit)
         if self.groups.left_open:
             self._leave_open("groups", 0.0)
         return self.shared(one.dealt for one in found)
-
-    def known(self, counts: Counts) -> list[FleetCandidate]:
-        """The best strategies of groups that were looked for already."""
-        return self.shared(one.dealt for one in self.groups.dealt(counts, (), every=False, limit=np.inf))
 
     def joined(self, counts: Counts, *, every: bool, limit: float) -> list[FleetCandidate]:
         """Strategies of groups below a limit in which some pools are joined in pipelines and others by themselves."""
@@ -319,18 +311,13 @@ class Planner:
         limit = min([limit, *(candidate.step_s for candidate in plain[:1])])
         with self.effort.part(2 / 3):
             same_replicas = self.same_replicas(counts, every=every, below=shown * limit, spread=spread)
-            # Pipelines of few micro-batches are quicker than they seem: those over more pools are looked at too.
-            over = [self.same_replicas(counts, every=every, below=shown * limit, spread=spread, must=must)
-                    for must in (_sets(counts) if small else ())]  # fmt: skip
         limit = min([limit, *(candidate.step_s for candidate in same_replicas[:1])])
         joined = [] if self.limits.restrictions.equal_replicas else self.joined(counts, every=every, limit=limit)
         same_cut = [] if every else self.shared(one.dealt for one in self.groups.of_same_cut(counts))
-        kinds = [*over, same_replicas[: KEPT if small else 3], groups[:3], joined[:2], plain[:2]]
+        kinds = [same_replicas[: KEPT if small else 3], groups[:3], joined[:2], plain[:2]]
         kinds += [[one for one in same_cut if one.step_s < limit]]
         if small and not every:
-            from astra.search.fleet.few import more_of_few  # noqa: PLC0415 - few fleets are small
-
-            kinds += more_of_few(self, counts, limit)
+            kinds += self._more_of_few(counts, limit)
         if self.upper:  # plans that are slower as expected and doubted less
             trusted = self.groups.trusted(counts, every=every)
             kinds += [self.shared(one.dealt for one in trusted), same_cut, plain[2:4]]
@@ -345,6 +332,17 @@ class Planner:
         ranked += self._sharing_state(counts, known_s, ranked, every=every)
         whole = [each for each in ranked if not every or sum(each.estimate.used.values()) == sum(counts)]
         return sorted(whole, key=lambda each: each.estimate.step_s)
+
+    def _more_of_few(self, counts: Counts, limit_s: float) -> list[list[FleetCandidate]]:
+        """What only a small fleet is asked for: every pipeline in its simulated time, and replicas dealt one by one."""
+        from astra.search.fleet.few import dealt_together  # noqa: PLC0415 - few fleets are small
+        from astra.search.fleet.small import FEW_GPUS as EVERY_PART  # noqa: PLC0415
+        from astra.search.fleet.small import SmallFleet  # noqa: PLC0415
+
+        small = SmallFleet(self, counts, SPREAD * limit_s)
+        apart = small.apart() if sum(counts) <= EVERY_PART else []
+        dealt = [small.alike(), dealt_together(self.frame_space, counts, limit_s), *apart]
+        return [self.shared(some) for some in dealt]
 
     def _sharing_state(self, counts: Counts, known_s: float, known: Sequence[Costed], *, every: bool) -> list[Costed]:
         """Plans whose groups share one copy of the state, where they may be quicker than those known."""
@@ -375,13 +373,6 @@ class Planner:
         """Pipeline and end of a plan: what the search compares, without the host's work and stragglers."""
         around = (costed.estimate.breakdown.get(name, 0.0) for name in ("host", "stragglers"))
         return costed.estimate.step_s - sum(around)
-
-
-def _sets(counts: Counts) -> list[int]:
-    """Bits of every set of several of few pools."""
-    used = [1 << pool for pool, gpus in enumerate(counts) if gpus]
-    most = len(used) if len(used) < MANY_POOLS else 0
-    return [sum(some) for size in range(2, most + 1) for some in combinations(used, size)]
 
 
 def _few(each: Costed) -> bool:

@@ -45,22 +45,18 @@ class GroupSearch:
         self.wire = lru_cache(maxsize=256)(self._wire)
         self.left_open = False  # whether something was not looked at
 
-    def best(
-        self, counts: Counts, *, every: bool, limit: float, most: int = MOST_GRIDS, fewer: Counts | None = None
-    ) -> list[Sharing]:
+    def best(self, counts: Counts, *, every: bool, limit: float) -> list[Sharing]:
         """The best ways to share the batch below a limit, best first.
 
-        Once ``most`` grids of strategies were searched, nothing is asked for but each pool's share by rate. ``fewer``
-        GPUs of the same pools are known: more of them are as quick each.
+        Once many grids of strategies were searched, nothing is asked for but each pool's share by rate.
         """
-        self._until, self.left_open = self.menus.spent + most, False
+        self._until, self.left_open = self.menus.spent + MOST_GRIDS, False
         used = [pool for pool, gpus in enumerate(counts) if gpus]
         if len(used) == 1 and not self._cuts(used[0], counts[used[0]]):  # nobody to share with
             for size in self._sizes(used[0], counts[used[0]], every=every):
                 self._ask(Asked(used[0], size, self.batch))
             return self._polished(self.dealt(counts, (), every=every, limit=limit))
-        known = self.rates(counts if fewer is None else fewer, every=every)
-        rates = {pool: rate * counts[pool] / (fewer or counts)[pool] for pool, rate in known.items()}
+        rates = self.rates(counts, every=every)
         found: list[Sharing] = []
         for some in [tuple(rates)] if every else by_rate(rates)[:MOST_SETS]:
             own = {pool: rates[pool] for pool in some}

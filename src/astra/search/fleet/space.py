@@ -296,23 +296,16 @@ class FrameSpace(Framing):
         *,
         whole: bool,
         uniform: bool,
-        fewer: Counts | None = None,
-        aligned: bool = True,
         below: float = np.inf,
     ) -> Iterator[tuple[float, Frame]]:
         """Frames with their lower bounds of the pipeline's seconds, best first.
 
-        ``whole``: micro-batches must be whole numbers; otherwise ``samples`` is a share yet to be rounded. ``fewer``:
-        leave out frames in which that many GPUs make as many stages. ``aligned``: a share's pipelines divide the batch.
-        ``below``: only frames that may beat it.
+        ``whole``: micro-batches must be whole numbers; otherwise ``samples`` is a share yet to be rounded. ``below``:
+        only frames that may beat it.
         """
         if not self.settings:
             return
-        frames = self._frames(counts, samples, whole=whole, uniform=uniform, aligned=aligned)
-        if fewer is not None:
-            stride = (frames.dp * frames.cp)[:, None] * np.array([tp for tp, _ in self.settings])
-            more = [(new // stride > old // stride).any(axis=1) for new, old in zip(counts, fewer, strict=True)]
-            frames = frames.take(np.flatnonzero(np.any(more, axis=0)))
+        frames = self._frames(counts, samples, whole=whole, uniform=uniform)
         self.frames += frames.rows
         if not frames.rows:
             return

@@ -112,7 +112,8 @@ def runtimes_for(strategy: MixedStrategy, asks: Fitted) -> tuple[list[str], dict
         wants["the optimizer on the GPU"] = asks.offload and name not in _PROFILES
         wants["GPUs of one vendor"] = asks.vendors > 1 and name not in ("FlagScale", BRIDGE)
         wants["one precision on all GPUs"] = asks.precisions > 1
-        wants[f"gradients that meet at every step (local steps are for {RUN_BY})"] = strategy.local > 1
+        local = strategy.local > 1 and name not in ("PyTorch trainer", BRIDGE)
+        wants[f"gradients that meet at every step (local steps are for the PyTorch trainer, {RUN_BY})"] = local
         wants["a copy of the state in every group"] = bool(strategy.shares) and name != "PyTorch trainer"
         wants.update(_profile_lacks(name, asks, chunks=chunks))
     missing = {name: "; ".join(want for want, broken in wants.items() if broken) for name, wants in lacks.items()}

@@ -7,7 +7,7 @@ a remark whose part of it was spent tells the best plan met, and the answer says
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,6 @@ from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import Marginal
 from astra.search.fleet.search import MANY_POOLS, MOST_EFFORT, Costed, Planner
 from astra.units import show_slower
-
-MOST_GRIDS: Final = 60_000  # of strategies that are searched for one of them
 
 
 class FleetAnswer(NamedTuple):
@@ -71,13 +69,15 @@ class Worth:
         planner.use(Effort(MOST_EFFORT))
 
     def _each(self, pools: Sequence[int], ask: Callable[[int], Costed | None]) -> Remarks:
-        """Ask about each pool; none may take more than a third of what is left."""
-        effort, out, cut = self.planner.effort, {}, []
+        """Ask about each pool: of few with all the effort of a search, of many with a third of what is left of one."""
+        planner, out, cut = self.planner, {}, []
         for pool in pools:
-            with effort.part(1 / 3):
-                self.planner.left_open = {}
+            if len(planner.counts) < MANY_POOLS:
+                planner.use(Effort(MOST_EFFORT))
+            with planner.effort.part(1 if len(planner.counts) < MANY_POOLS else 1 / 3):
+                planner.left_open = {}
                 out[pool] = ask(pool)
-                if self.planner.left_open:
+                if planner.left_open:
                     cut.append(pool)
         return Remarks(out, cut)
 
@@ -99,9 +99,7 @@ class Worth:
         counts = tuple(0 if place == pool else gpus for place, gpus in enumerate(planner.counts))
         others = [place for place, gpus in enumerate(counts) if gpus]
         alone = [each for place in others if (each := planner.alone(place)) is not None]
-        met = planner.cost(planner.known(counts), most=1)
-        below = min(map(planner.before_s, [*alone, *met]), default=np.inf)
-        return min([*alone, *met, *self._planned(counts, below)], key=_step_s, default=None)
+        return min([*alone, *self._planned(counts, alone)], key=_step_s, default=None)
 
     def _one_more(self, pool: int) -> Costed | None:
         """The best plan with one more node of a pool, which is the best plan itself where that brings nothing."""
@@ -110,21 +108,12 @@ class Worth:
         if planner.counts[pool] % node:  # a part of a node has no next one
             return None
         counts = tuple(gpus + (node if place == pool else 0) for place, gpus in enumerate(planner.counts))
-        return min([best, *self._planned(counts, planner.before_s(best), fewer=planner.counts)], key=_step_s)
+        return min([best, *self._planned(counts, [best])], key=_step_s)
 
-    def _planned(self, counts: Counts, below: float, fewer: Counts | None = None) -> list[Costed]:
-        """The best plans of some GPUs that beat a limit, as the planner finds them: groups, then pipelines over pools.
-
-        ``fewer`` GPUs are known to give nothing better.
-        """
-        planner = self.planner
-        groups = planner.sharing(counts, every=False, limit=below, most=MOST_GRIDS, fewer=fewer)
-        below = min([below, *(one.step_s for one in groups[:1])])
-        several = sum(gpus > 0 for gpus in counts) > 1
-        found = planner.same_replicas(counts, below=below, fewer=fewer) if several else []
-        below = min([below, *(one.step_s for one in found[:1])])
-        joined = planner.joined(counts, every=False, limit=below)
-        return planner.cost([*groups[:1], *found[:1], *joined[:1]], most=3)
+    def _planned(self, counts: Counts, known: Sequence[Costed]) -> list[Costed]:
+        """The best plans of some GPUs that beat those known, found as an answer is."""
+        below_s = min(map(self.planner.before_s, known), default=np.inf)
+        return self.planner.best(counts, every=False, known_s=below_s, below_s=below_s)
 
     def _using(self, pool: int) -> Costed | None:
         """The best plan that uses a pool, wanted or not; with many pools, of those with one shape for all stages."""

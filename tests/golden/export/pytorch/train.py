@@ -6,7 +6,8 @@
 
 Tensor parallelism is DTensor's, pipelines are torch.distributed.pipelining's, replicas share state by fully_shard.
 Groups of replicas may differ in all of these and in their share of the batch: their gradients meet, weighed by it.
-Or replicas of all groups share one state, and each holds as much of it as its GPU has room for.
+Or replicas of all groups share one state, and each holds as much of it as its GPU has room for. Or groups train by
+themselves for some steps before their weights meet (DiLoCo).
 Tokens are random unless --data names a file of them. Every plan of a model begins with the same weights and reads
 the same samples: its losses are those of one GPU.
 """
@@ -56,6 +57,7 @@ PRECISION = 'bf16'  # products; weights, their gradients and the optimizer are f
 # and the GPUs it is meant for (names and pipeline ranks). The first has those above. Empty: all replicas are alike.
 GROUPS: tuple[dict[str, Any], ...] = ()
 SHARES = ()  # of the groups in one state that all replicas share; empty: every group has its own
+LOCAL = 1  # steps that groups take by themselves before their weights meet; 1: their gradients meet at every step
 STEPS = 238419
 SAVE_EVERY = 1000  # steps between checkpoints
 # The model
@@ -97,6 +99,7 @@ ACROSS = DEVICE if JOB is None else torch.device("cpu")  # where groups meet: jo
 COMPUTE = torch.bfloat16 if PRECISION == "bf16" else torch.float32
 ALONG = Shard(1) if SP else Replicate()  # how tensor-parallel ranks hold what is between products
 DECAY = 0.1  # of weights
+OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9  # of the step that weights take where they meet (Douillard et al. 2023)
 UNITS: list[Unit] = []  # of a state that all groups share
 
 
@@ -519,6 +522,55 @@ class Bridge:
                 held[name].grad.to_local().copy_(own(whole, held[name]))
 
 
+class Outer:
+    """What weights were when they last met, on the host, and their own step there: Nesterov's momentum.
+
+    Its gradient is how far the weights went since, the mean of all groups, weighed by their share of the batch.
+    """
+
+    def __init__(self, stages: list[Stage]) -> None:
+        self.stages = stages
+        self.held = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
+        self.met = {name: local(one).cpu().clone() for name, one in self.held.items()}
+        self.optimizer = torch.optim.SGD(self.met.values(), lr=OUTER_RATE, momentum=OUTER_MOMENTUM, nesterov=True)
+
+    def meet(self, bridge: Bridge, rank: int) -> None:
+        """Weights of all groups become the same."""
+        for name, parameter in self.held.items():
+            parameter.grad = with_own(parameter, self.met[name].to(DEVICE) - local(parameter))
+        bridge.meet(self.stages, rank)
+        for name, parameter in self.held.items():
+            self.met[name].grad, parameter.grad = local(parameter.grad).cpu(), None
+        self.optimizer.step()
+        for name, parameter in self.held.items():
+            local(parameter).copy_(self.met[name])
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The momentum, cut as the weights are."""
+        found = {name: self.optimizer.state[met].get("momentum_buffer") for name, met in self.met.items()}
+        zero = {name: torch.zeros_like(met) for name, met in self.met.items() if found[name] is None}
+        return {f"outer.{name}": with_own(one, (found | zero)[name].to(DEVICE)) for name, one in self.held.items()}
+
+    def go_on(self, found: dict[str, torch.Tensor]) -> None:
+        """From the weights as they are now and the momentum that was read; none was if they never met."""
+        for name, met in self.met.items():
+            met.copy_(local(self.held[name]))
+            if f"outer.{name}" in found:
+                self.optimizer.state[met]["momentum_buffer"] = local(found[f"outer.{name}"]).cpu()
+
+
+def local(whole: Any) -> torch.Tensor:
+    """What this process holds."""
+    return whole.detach().to_local()
+
+
+def with_own(like: Any, own: torch.Tensor) -> Any:
+    """Something cut as another is, of which this process holds so much."""
+    made = like.detach().clone()
+    made.to_local().copy_(own)
+    return made
+
+
 def holder(group: dict[str, Any], part: str) -> int:
     """The pipeline rank of a group that holds a part of the model."""
     if part in ("embedding", "head"):
@@ -542,12 +594,13 @@ def own(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
 class Trainer:
     """The stages of this process, their optimizers and what runs a step."""
 
-    def __init__(self, mesh: DeviceMesh, rate: float, compiler: str) -> None:
-        self.rank, turn = mesh["pp"].get_local_rank(), rotary()
+    def __init__(self, mesh: DeviceMesh, group: Any, rate: float, compiler: str) -> None:
+        self.rank, self.group, turn = mesh["pp"].get_local_rank(), group, rotary()
         self.bridge = Bridge() if GROUPS and not SHARES else None
         indices = range(self.rank, len(LAYERS), PP)  # with several chunks a rank every PP-th is its own
         self.stages = [Stage(index, mesh, turn) for index in indices]
         self.optimizers = [optimizer_of(stage, rate) for stage in self.stages]
+        self.outer = Outer(self.stages) if LOCAL > 1 else None
         self.loss, self.schedule = loss_of, None
         if compiler != "none":
             self.loss = torch.compile(loss_of, backend=compiler)
@@ -583,17 +636,18 @@ class Trainer:
         return found.full_tensor() if hasattr(found, "full_tensor") else found
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor, rate: float, most: float) -> tuple[float, float]:
-        """One step of the optimizer; the mean loss of the batch and the norm of its gradients."""
+        """One step of the optimizer; mean loss and norm of the gradients of the batch, or of the group alone."""
         with parallel.loss_parallel() if TP > 1 else torch.enable_grad():
             loss = self.gradients(inputs, targets)
-        if self.bridge is not None:
+        if self.bridge is not None and self.outer is None:
             self.bridge.meet(self.stages, self.rank)
         grads = [(p.grad.to_local(), copies(p)) for stage in self.stages for p in stage.parameters()]
         grads += [(unit.own.grad, 1) for unit in UNITS]
         square = sum(grad.float().square().sum() / count for grad, count in grads)
-        same = 1 if SHARES else REPLICAS * len(SIZES)  # processes that hold the same of a tensor-parallel part
-        sums = torch.stack((loss / (TP * DP) * SAMPLES / GLOBAL_BATCH, square / same)).to(ACROSS)
-        dist.all_reduce(sums)
+        groups, share = (len(SIZES), SAMPLES / GLOBAL_BATCH) if self.outer is None else (1, 1.0)
+        same = 1 if SHARES else REPLICAS * groups  # processes that hold the same of a tensor-parallel part
+        sums = torch.stack((loss / (TP * DP) * share, square / same)).to(ACROSS)
+        dist.all_reduce(sums, group=self.group)
         sums = sums.to(DEVICE)
         norm = sums[1].sqrt()
         torch._foreach_mul_([grad for grad, _ in grads], (most / (norm + 1e-6)).clamp(max=1.0))
@@ -605,6 +659,11 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad()
         return float(sums[0]), float(norm)
+
+    def meet(self) -> None:
+        """After so many steps by themselves the weights of groups meet."""
+        if self.outer is not None:
+            self.outer.meet(self.bridge, self.rank)
 
     def save(self, folder: str, group: Any) -> None:
         """A checkpoint: of several groups that have the same state the first writes it."""
@@ -618,7 +677,11 @@ class Trainer:
     def load(self, folder: str, group: Any) -> None:
         """Go on from a checkpoint; parts of a shared state are taken from one whole tensor after another."""
         if not SHARES:
-            dcp.load(self.state(), checkpoint_id=folder, process_group=group)
+            known = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+            found = {name: one for name, one in self.state().items() if name in known or not name.startswith("outer.")}
+            dcp.load(found, checkpoint_id=folder, process_group=group)
+            if self.outer is not None:
+                self.outer.go_on(found)
         for unit, (name, *_), start, shape in self.tensors():
             step = {f"state.{name}.step": torch.zeros(())}
             dcp.load(step, checkpoint_id=folder, no_dist=True)
@@ -668,7 +731,7 @@ class Trainer:
         for stage, optimizer in zip(self.stages, self.optimizers, strict=True):
             for part in get_state_dict(stage, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True)):
                 found |= part
-        return found
+        return found if self.outer is None else found | self.outer.state()
 
 
 def optimizer_of(stage: Stage, rate: float) -> torch.optim.Optimizer:
@@ -754,23 +817,28 @@ def main() -> None:
         torch.set_float32_matmul_precision("high")  # TF32
     mesh = meshes()[GROUP]
     replica = mesh["replicate"].get_local_rank() * SHARDS + mesh["shard"].get_local_rank()
-    trainer, samples = Trainer(mesh, given.lr, given.compile), Samples(given.data, given.token_type, replica)
-    first = 0
+    first, due = 0, False
     group = [dist.new_group(list(range(at, at + size))) for at, size in zip(FIRSTS, SIZES, strict=True)][GROUP]
+    together, alone = (None, "") if LOCAL == 1 else (group, f" group {GROUP}")
+    trainer, samples = Trainer(mesh, together, given.lr, given.compile), Samples(given.data, given.token_type, replica)
     if given.load:
         trainer.load(given.load, group)
         first = int(os.path.basename(os.path.normpath(given.load)).removeprefix("step-"))
     for step in range(first, given.steps):
         began = time.perf_counter()
         loss, norm = trainer.step(*samples.batch(step), rate_at(step, given.steps, given.lr), given.clip)
+        meets, due = (step + 1) % LOCAL == 0 or step + 1 == given.steps, due or (step + 1) % given.save_every == 0
+        if meets:
+            trainer.meet()
         took = time.perf_counter() - began
         peak = torch.tensor(torch.cuda.max_memory_allocated() if CUDA else 0, device=ACROSS)
-        dist.all_reduce(peak, dist.ReduceOp.MAX)
-        if dist.get_rank() == 0:
-            speed = GLOBAL_BATCH * SEQ / took
-            told = f"step {step + 1} loss {loss:.6f} norm {norm:.4f} {took:.3f} s {speed:,.0f} tokens/s"
+        dist.all_reduce(peak, dist.ReduceOp.MAX, group=together)
+        if dist.get_rank(together) == 0:
+            speed = (GLOBAL_BATCH if LOCAL == 1 else SAMPLES) * SEQ / took
+            told = f"step {step + 1}{alone} loss {loss:.6f} norm {norm:.4f} {took:.3f} s {speed:,.0f} tokens/s"
             print(f"{told} peak {peak.item() / 2**30:.2f} GiB", flush=True)
-        if given.save and (step + 1) % given.save_every == 0:
+        if given.save and due and meets:
+            due = False
             trainer.save(os.path.join(given.save, f"step-{step + 1}"), group)
     dist.all_reduce(torch.zeros((), device=ACROSS))  # nobody leaves while another still listens
     dist.destroy_process_group()
