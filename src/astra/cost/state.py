@@ -178,14 +178,14 @@ __all__ = [
 
 
 class Units(NamedTuple):
-    """Parameters of a rank's largest layer, and of the output's unit where it has one; [mesh, sort]."""
+    """Parameters of a rank's largest layer, and of the output's unit where it has one; [mesh, rank]."""
 
     layer: Floats
     head: Floats
 
 
 def unit_parameters(job: Job, shard: Shard, place: Ints, table: StageKinds, expert_ranks: Ints) -> Units:
-    """Of every sort of rank, as they are gathered."""
+    """Of every kind of rank, as they are gathered."""
     degrees = tuple(column[place] for column in (shard.tp, shard.ep, shard.etp))
     padded = effects.pads_experts(job.runtime, job.model.moe.experts, expert_ranks) if job.model.moe else 1.0
 

@@ -163,12 +163,12 @@ def _dealt(
             each_s = exchange.hidden(forward_s[:, row], backward_s[:, row], padding).max()
             found.append((float(batch // samples[row] * each_s), int(row)))
     for seconds, row in sorted(found)[:TRIED]:
-        told, m = zip(pools, choices[row], strict=True), int(batch // samples[row])
+        options_taken, m = zip(pools, choices[row], strict=True), int(batch // samples[row])
         yield (
             seconds,
             tuple(
                 _group(fleet, pool, counts[pool], int(options[pool].mbs[at]), m, full=bool(options[pool].full[at]))
-                for pool, at in told
+                for pool, at in options_taken
             ),
         )
 
