@@ -17,10 +17,9 @@ import numpy as np
 
 from astra.columns import each, largest
 from astra.cost import effects
-from astra.cost.constants import RESERVED_BYTES
 from astra.cost.recompute import BLOCK, FULL, Recomputes, module_sets, offloaded_share
 from astra.cost.stage import StageCosts
-from astra.cost.state import MASTER_BYTES, Bytes, Holding, in_units, static_bytes, weight_bytes
+from astra.cost.state import MASTER_BYTES, RESERVED_BYTES, Bytes, Holding, in_units, static_bytes, weight_bytes
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec

@@ -14,7 +14,6 @@ import numpy as np
 from astra.columns import Columns, distinct, each, take
 from astra.cost import effects
 from astra.cost.between import Sync, p2p, sync, tied_s, with_other_groups
-from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import (
     Gathered,
     Layouts,
@@ -31,7 +30,7 @@ from astra.cost.gathered import (
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.low import fuses_experts, qkv_bytes, scaling
 from astra.cost.parts import parts
-from astra.cost.state import Held, Units, local, unit_parameters
+from astra.cost.state import WORKSPACE_BYTES, Held, Units, local, unit_parameters
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Retention, Shard

@@ -16,11 +16,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from astra.cost import mixed as cost
-from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import room_bytes
 from astra.cost.mixed import GATHERS, gathered_bytes, shared_sync, state_bytes
 from astra.cost.stage import trained_parameters
-from astra.cost.state import Held
+from astra.cost.state import WORKSPACE_BYTES, Held
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
 from astra.provenance import Floats, Ints
