@@ -6,7 +6,8 @@ The tests are collected once. A mistake inside a function is put into a process 
 constant of a module, a default) into one forked from a process that has only the libraries, which collects the tests
 again. It meets the tests that run its line, the quickest first, and stops at the first failure; a line that only an
 import runs meets all of them. What takes five times the processor time of its tests counts as noticed. With --out a
-run that was stopped, or is asked for more, goes on where it ended; files that have changed since begin anew.
+run that was stopped, or is asked for more, goes on where it ended; files that have changed since begin anew. --again
+FILE: only what survived there, such as with more tests.
 """
 
 from __future__ import annotations
@@ -215,6 +216,10 @@ class Watch:
         sys.settrace(None)
         self.seconds[item.nodeid] = time.process_time() - self._began
 
+    def meets(self, mutant: Mutant) -> bool:
+        """Whether a test runs its line."""
+        return any((str(mutant.path), mutant.line) in lines for lines in self.lines.values())
+
     def of(self, mutant: Mutant) -> list[str]:
         """The tests that run the line of a mistake, the quickest first; all of them if it is run by an import."""
         line = (str(mutant.path), mutant.line)
@@ -358,16 +363,20 @@ class Findings:
         self.rows: list[dict[str, Any]] = [row for row in before["found"] if row["file"] in same]
         self.known = {(row["file"], row["place"], row["part"]) for row in self.rows}
 
+    def survivors(self) -> set[tuple[str, int, int]]:
+        """Those that no test noticed."""
+        return {(row["file"], row["place"], row["part"]) for row in self.rows if row["survived"]}
+
     def knows(self, mutant: Mutant) -> bool:
         """Whether it was run."""
         return (str(mutant.path), mutant.place, mutant.part) in self.known
 
-    def add(self, mutant: Mutant, *, survived: bool) -> None:
-        """Keep what came of one."""
+    def add(self, mutant: Mutant, *, survived: bool, met: bool) -> None:
+        """Keep what came of one, and whether any test runs its line."""
         row: dict[str, Any] = mutant._asdict()
         file = str(row.pop("path"))
         text = self.texts[file].splitlines()[mutant.line - 1].strip()
-        self.rows.append({"file": file, **row, "survived": survived, "text": text})
+        self.rows.append({"file": file, **row, "survived": survived, "met": met, "text": text})
         if survived:
             print(f"survived  {file}:{mutant.line}  {mutant.what}    {text}", flush=True)
         if self.out:
@@ -384,11 +393,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=900.0, help="seconds for all of them")
     parser.add_argument("--out", type=Path, help="a JSON file of what was found, which goes on where it ended")
+    parser.add_argument("--again", type=Path, help="such a file: only its survivors")
     asked = parser.parse_args(argv)
     PROCESSES.set_forkserver_preload(["hypothesis", "msgspec", "numpy", "pytest"])
 
     every = [mutant for path in asked.files for mutant in mutants(path)]
     sample = random.Random(asked.seed).sample(every, len(every))[: asked.most]
+    if asked.again:
+        left = Findings(asked.files, asked.again).survivors()
+        sample = [mutant for mutant in every if (str(mutant.path), mutant.place, mutant.part) in left]
     findings, watch, started = Findings(asked.files, asked.out), Watch(asked.files), time.monotonic()
 
     def run(collected: Collected) -> None:
@@ -402,12 +415,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             survived = survives_inside(mutant, watch, collected)
             if survived is None:
                 survived = survives_anew(mutant, watch, asked.tests)
-            findings.add(mutant, survived=survived)
+            findings.add(mutant, survived=survived, met=watch.meets(mutant))
 
     sys.settrace(watch.trace)  # until the tests are collected
     collect(asked.tests, run)
-    left = sum(row["survived"] for row in findings.rows)
-    print(f"{len(every)} mutants, {len(findings.rows)} run, {len(findings.rows) - left} noticed, {left} survived")
+    survived = len(findings.survivors())
+    print(
+        f"{len(every)} mutants, {len(findings.rows)} run, {len(findings.rows) - survived} noticed, {survived} survived"
+    )
 
 
 if __name__ == "__main__":
