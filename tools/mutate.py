@@ -1,31 +1,38 @@
-"""Small mistakes put into a module one at a time: which of them do the tests notice?
+"""Small mistakes put into modules one at a time: which of them do the tests notice?
 
-    python -m tools.mutate src/astra/cost/step.py src/astra/cost/state.py --tests "tests/cost tests/laws" --most 100
+    python -m tools.mutate src/astra/cost/*.py --tests "tests/cost tests/laws" --most 300 --out survivors.json
 
-Every mutant runs in a process forked from one that has the libraries loaded. It meets the tests that run its line,
-the quickest first, and stops at the first failure; a line that only an import runs meets all of them. A mutant that
-takes more processor time than the limit counts as noticed. What survives is printed with its line, to be judged by
-hand. With --out a run that was stopped goes on where it ended.
+The tests are collected once. A mistake inside a function is put into a process forked from that one; any other (a
+constant of a module, a default) into one forked from a process that has only the libraries, which collects the tests
+again. It meets the tests that run its line, the quickest first, and stops at the first failure; a line that only an
+import runs meets all of them. What takes five times the processor time of its tests counts as noticed. With --out a
+run that was stopped, or is asked for more, goes on where it ended; files that have changed since begin anew. --again
+FILE: only what survived there, such as with more tests.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
+import hashlib
 import importlib.abc
 import importlib.machinery
+import inspect
 import json
+import multiprocessing
 import os
 import pickle
 import random
+import resource
 import shlex
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, NamedTuple
 
 SWAPS: Final[dict[Any, Any]] = {
@@ -39,6 +46,8 @@ NAMES: Final = {
     "ceil": "floor", "floor": "ceil", "argmin": "argmax", "argmax": "argmin",
 }  # fmt: skip
 OPERATORS: Final = (ast.BinOp, ast.BoolOp, ast.AugAssign)
+PROCESSES: Final = multiprocessing.get_context("forkserver")
+MOST_BYTES: Final = 6 << 30  # of a process with a mistake, which may never stop appending
 
 
 class Mutant(NamedTuple):
@@ -52,13 +61,14 @@ class Mutant(NamedTuple):
 
 
 def code_nodes(tree: ast.AST) -> Iterator[tuple[int, ast.AST]]:
-    """Nodes that do something: no docstrings, types, or text."""
+    """Nodes that change an answer: no types, texts, errors, decorators, or checks that lengths are equal."""
     skipped: set[int] = set()
     for node in ast.walk(tree):
-        for name in ("annotation", "returns"):
-            skipped |= {id(each) for each in ast.walk(getattr(node, name, None) or ast.Pass())}
-        if isinstance(node, ast.JoinedStr):
-            skipped |= {id(each) for each in ast.walk(node)}
+        parts = [getattr(node, "annotation", None), getattr(node, "returns", None)]
+        parts += getattr(node, "decorator_list", [])
+        if isinstance(node, (ast.JoinedStr, ast.Raise)) or (isinstance(node, ast.keyword) and node.arg == "strict"):
+            parts.append(node)
+        skipped |= {id(each) for part in parts if part is not None for each in ast.walk(part)}
     for place, node in enumerate(ast.walk(tree)):
         if id(node) not in skipped:
             yield place, node
@@ -124,11 +134,35 @@ def mutated(mutant: Mutant) -> CodeType:
     return compile(ast.fix_missing_locations(tree), str(mutant.path), "exec", dont_inherit=True)
 
 
+def functions(code: CodeType) -> Iterator[CodeType]:
+    """The functions and methods of a module; what is inside them belongs to them."""
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            if part.co_flags & inspect.CO_OPTIMIZED:
+                yield part
+            else:
+                yield from functions(part)
+
+
+def replaced(mutant: Mutant) -> tuple[CodeType, CodeType] | None:
+    """The function a mistake is in, without it and with it; nothing if it is in none."""
+    whole = compile(mutant.path.read_text(encoding="utf-8"), str(mutant.path), "exec", dont_inherit=True)
+    pairs = zip(functions(whole), functions(mutated(mutant)), strict=True)
+    changed = [(before, after) for before, after in pairs if before != after]
+    return changed[0] if changed else None
+
+
+def loaded(code: CodeType) -> list[FunctionType]:
+    """The functions of this process that run a code."""
+    return [each for each in gc.get_objects() if isinstance(each, FunctionType) and each.__code__ == code]
+
+
 class Loader(importlib.machinery.SourceFileLoader):
     """Loads a module with its mistake."""
 
-    def __init__(self, name: str, mutant: Mutant) -> None:
-        super().__init__(name, str(mutant.path))
+    def __init__(self, mutant: Mutant) -> None:
+        parts = mutant.path.with_suffix("").parts
+        super().__init__(".".join(parts[parts.index("astra") :]), str(mutant.path))
         self.code = mutated(mutant)
 
     def get_code(self, fullname: str) -> CodeType:
@@ -155,7 +189,9 @@ class Watch:
         self.files = {str(path.resolve()): str(path) for path in paths}
         self.lines: dict[str, set[tuple[str, int]]] = {}
         self.seconds: dict[str, float] = {}
-        self._met: set[tuple[str, int]] = set()
+        self.collected: set[tuple[str, int]] = set()  # lines that run before any test does
+        self._met = self.collected
+        self._began = 0.0
 
     def trace(self, frame: FrameType, _event: str, _arg: object) -> Any:
         """Follow the functions of the files, and no others."""
@@ -172,72 +208,180 @@ class Watch:
     def pytest_runtest_setup(self, item: Any) -> None:
         """Before a test and what it needs."""
         self._met = self.lines.setdefault(item.nodeid, set())
+        self._began = time.process_time()
         sys.settrace(self.trace)
 
-    def pytest_runtest_teardown(self) -> None:
+    def pytest_runtest_teardown(self, item: Any) -> None:
         """After it."""
         sys.settrace(None)
+        self.seconds[item.nodeid] = time.process_time() - self._began
+
+    def meets(self, mutant: Mutant) -> bool:
+        """Whether a test runs its line."""
+        return any((str(mutant.path), mutant.line) in lines for lines in self.lines.values())
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """The tests that run the line of a mistake, the quickest first; all of them if it is run by an import."""
+        line = (str(mutant.path), mutant.line)
+        tests = [test for test, lines in self.lines.items() if line in lines] or list(self.lines)
+        return sorted(tests, key=self.seconds.__getitem__)
+
+
+class Failed:
+    """A plugin of pytest: the process ends at the first failure."""
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """How long it took."""
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        """A test and what it needs, or its end."""
+        if report.failed:
+            os._exit(1)
 
 
-def run_tests(tests: Sequence[str], plugins: Sequence[object] = ()) -> int:
-    """Run tests in this process, silently, to the first failure."""
+class Collected:
+    """A plugin of pytest: instead of running the tests that were collected, do something with them."""
+
+    def __init__(self, work: Callable[[Collected], None]) -> None:
+        self.work = work
+        self.items: dict[str, Any] = {}
+        self.plugins: Any = None
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """In place of the tests."""
+        self.items = {item.nodeid: item for item in session.items}
+        self.plugins = session.config.pluginmanager
+        self.work(self)
+        return True
+
+    def run(self, tests: Sequence[str], plugin: object) -> None:
+        """Run some of them, in this process."""
+        self.plugins.register(plugin)
+        items = [self.items[test] for test in tests]
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+
+
+def collect(tests: Sequence[str], work: Callable[[Collected], None], *plugins: object) -> None:
+    """Collect the tests in this process and do something with them."""
     import pytest  # noqa: PLC0415
 
+    quiet = ["-x", "-q", "-s", "-n", "0", "-p", "no:cacheprovider"]
+    status = pytest.main([*quiet, *tests], plugins=[Collected(work), *plugins])
+    if status not in {0, 5}:  # 5: none were run, by pytest itself
+        raise SystemExit(f"pytest ended with {status}")
+
+
+def silenced(work: Callable[[], None]) -> None:
+    """Do something without a word, and end this process by how it went."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    return int(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests], plugins=list(plugins)))
+    status = 1
+    try:
+        work()
+        status = 0
+    finally:  # a mistake may end the run in any way
+        os._exit(status)
 
 
-def watched(paths: Sequence[Path], tests: Sequence[str]) -> Watch:
-    """Run the tests without any mistake, in a child, and bring back what they ran."""
-    watch = Watch(paths)
-    with tempfile.TemporaryFile() as found:
-        child = os.fork()
-        if child == 0:
-            status = run_tests(tests, [watch])
-            pickle.dump((watch.lines, watch.seconds), found)
-            found.flush()
-            os._exit(status)
-        if os.waitpid(child, 0)[1]:
-            raise SystemExit("the tests fail without any mistake")
-        found.seek(0)
-        watch.lines, watch.seconds = pickle.load(found)
-    return watch
-
-
-def meeting(mutant: Mutant, watch: Watch) -> list[str]:
-    """The tests that run the line of a mistake, the quickest first; all of them if it is run by an import."""
-    line = (str(mutant.path), mutant.line)
-    tests = [test for test, lines in watch.lines.items() if line in lines] or list(watch.lines)
-    return sorted(tests, key=lambda test: watch.seconds[test])
-
-
-def survives(mutant: Mutant, tests: Sequence[str], most_s: float) -> bool:
-    """Whether the tests pass with the mistake in place."""
+def passes(work: Callable[[], None]) -> bool:
+    """Whether something ends well in a process forked from this one."""
     child = os.fork()
     if child == 0:
         os.setsid()
-        signal.setitimer(signal.ITIMER_PROF, most_s)
-        parts = mutant.path.with_suffix("").parts
-        sys.meta_path.insert(0, Finder(Loader(".".join(parts[parts.index("astra") :]), mutant)))
-        try:
-            status = run_tests(tests)
-        except BaseException:  # a mistake may end the run in any way
-            status = 1
-        os._exit(status)
+        silenced(work)
     return os.waitpid(child, 0)[1] == 0
 
 
-def keep(out: Path | None, every: int, ran: int, left: Sequence[Mutant]) -> None:
-    """Write how far the run is."""
-    found = [{"file": str(one.path), "line": one.line, "what": one.what} for one in left]
-    if out:
-        out.write_text(json.dumps({"of": every, "ran": ran, "survived": found}, indent=1) + "\n", encoding="utf-8")
+def limit(seconds: float) -> None:
+    """End this process after so much processor time, or when it fills the memory."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+
+
+def survives_inside(mutant: Mutant, watch: Watch, collected: Collected) -> bool | None:
+    """Whether the tests pass with a mistake in a function that is loaded; nothing if it is in none."""
+    pair = replaced(mutant)
+    users = loaded(pair[0]) if pair else []
+    if pair is None or not users or (str(mutant.path), mutant.line) in watch.collected:
+        return None
+    after, tests = pair[1], watch.of(mutant)
+
+    def work() -> None:
+        limit(5 + 5 * sum(watch.seconds[test] for test in tests))
+        for function in users:
+            function.__code__ = after
+        collected.run(tests, Failed())
+
+    return passes(work)
+
+
+def anew(mutant: Mutant, chosen: Sequence[str], tests: Sequence[str], seconds: float) -> None:
+    """Run tests with a mistake in a module of a process that has loaded none of them."""
+
+    def work() -> None:
+        limit(seconds)
+        sys.meta_path.insert(0, Finder(Loader(mutant)))
+        collect(tests, lambda collected: collected.run(chosen, Failed()))
+
+    silenced(work)
+
+
+def survives_anew(mutant: Mutant, watch: Watch, tests: Sequence[str]) -> bool:
+    """Whether the tests pass with a mistake in a module, which is loaded anew with all that uses it."""
+    chosen = watch.of(mutant)
+    seconds = 30 + 5 * sum(watch.seconds[test] for test in chosen)  # it collects the tests, too
+    process = PROCESSES.Process(target=anew, args=(mutant, chosen, tests, seconds))
+    process.start()
+    process.join()
+    return process.exitcode == 0
+
+
+def watched(watch: Watch, collected: Collected) -> None:
+    """Run the tests without any mistake, in a child, and bring back what they ran."""
+    with tempfile.TemporaryFile() as found:
+
+        def work() -> None:
+            collected.plugins.register(Failed())
+            collected.run(list(collected.items), watch)
+            pickle.dump((watch.lines, watch.seconds), found)
+            found.flush()
+
+        if not passes(work):
+            raise SystemExit("the tests fail without any mistake")
+        found.seek(0)
+        watch.lines, watch.seconds = pickle.load(found)
+
+
+class Findings:
+    """What came of each mistake, in a file that is written after each."""
+
+    def __init__(self, files: Sequence[Path], out: Path | None) -> None:
+        self.out = out
+        self.texts = {str(path): path.read_text(encoding="utf-8") for path in files}
+        self.digests = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in self.texts.items()}
+        before = json.loads(out.read_text(encoding="utf-8")) if out and out.exists() else {"files": {}, "found": []}
+        same = {path for path, digest in before["files"].items() if self.digests.get(path) == digest}
+        self.rows: list[dict[str, Any]] = [row for row in before["found"] if row["file"] in same]
+        self.known = {(row["file"], row["place"], row["part"]) for row in self.rows}
+
+    def survivors(self) -> set[tuple[str, int, int]]:
+        """Those that no test noticed."""
+        return {(row["file"], row["place"], row["part"]) for row in self.rows if row["survived"]}
+
+    def knows(self, mutant: Mutant) -> bool:
+        """Whether it was run."""
+        return (str(mutant.path), mutant.place, mutant.part) in self.known
+
+    def add(self, mutant: Mutant, *, survived: bool, met: bool) -> None:
+        """Keep what came of one, and whether any test runs its line."""
+        row: dict[str, Any] = mutant._asdict()
+        file = str(row.pop("path"))
+        text = self.texts[file].splitlines()[mutant.line - 1].strip()
+        self.rows.append({"file": file, **row, "survived": survived, "met": met, "text": text})
+        if survived:
+            print(f"survived  {file}:{mutant.line}  {mutant.what}    {text}", flush=True)
+        if self.out:
+            kept = {"files": self.digests, "found": self.rows}
+            self.out.write_text(json.dumps(kept, indent=0) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -247,29 +391,38 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tests", type=shlex.split, required=True, help="what pytest is given, in one text")
     parser.add_argument("--most", type=int, default=100, help="mutants, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds of processor time for one mutant")
     parser.add_argument("--budget", type=float, default=900.0, help="seconds for all of them")
-    parser.add_argument("--out", type=Path, help="a JSON file of the survivors, which goes on where it ended")
+    parser.add_argument("--out", type=Path, help="a JSON file of what was found, which goes on where it ended")
+    parser.add_argument("--again", type=Path, help="such a file: only its survivors")
     asked = parser.parse_args(argv)
-    import msgspec  # noqa: F401, PLC0415
-    import numpy  # noqa: F401, PLC0415
-    import pytest  # noqa: F401, PLC0415
+    PROCESSES.set_forkserver_preload(["hypothesis", "msgspec", "numpy", "pytest"])
 
     every = [mutant for path in asked.files for mutant in mutants(path)]
-    sample = random.Random(asked.seed).sample(every, min(asked.most, len(every)))
-    before = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out and asked.out.exists() else {}
-    ran, known = before.get("ran", 0), {tuple(one.values()) for one in before.get("survived", [])}
-    left = [one for one in sample[:ran] if (str(one.path), one.line, one.what) in known]
-    watch, started = watched(asked.files, asked.tests), time.monotonic()
-    for mutant in sample[ran:]:
-        if time.monotonic() - started > asked.budget:
-            break
-        if survives(mutant, meeting(mutant, watch), asked.limit):
-            left.append(mutant)
-            print(f"survived  {mutant.path}:{mutant.line}  {mutant.what}", flush=True)
-        ran += 1
-        keep(asked.out, len(every), ran, left)
-    print(f"{len(every)} mutants, {ran} run, {ran - len(left)} noticed, {len(left)} survived")
+    sample = random.Random(asked.seed).sample(every, len(every))[: asked.most]
+    if asked.again:
+        left = Findings(asked.files, asked.again).survivors()
+        sample = [mutant for mutant in every if (str(mutant.path), mutant.place, mutant.part) in left]
+    findings, watch, started = Findings(asked.files, asked.out), Watch(asked.files), time.monotonic()
+
+    def run(collected: Collected) -> None:
+        sys.settrace(None)
+        watched(watch, collected)
+        for mutant in sample:
+            if findings.knows(mutant):
+                continue
+            if time.monotonic() - started > asked.budget:
+                break
+            survived = survives_inside(mutant, watch, collected)
+            if survived is None:
+                survived = survives_anew(mutant, watch, asked.tests)
+            findings.add(mutant, survived=survived, met=watch.meets(mutant))
+
+    sys.settrace(watch.trace)  # until the tests are collected
+    collect(asked.tests, run)
+    survived = len(findings.survivors())
+    print(
+        f"{len(every)} mutants, {len(findings.rows)} run, {len(findings.rows) - survived} noticed, {survived} survived"
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from astra.spec.strategy import parse_strategy
 
 def case_of_row(row: Mapping[str, Any]) -> Case:
     """The case a row was written from."""
-    hidden = ["ep"] if row.get("hides_experts") else []
+    hidden = ["ep"] if row.get("overlaps_experts") else []
     overlap = ",".join([*(["grad", "param"] if row["overlap_grad"] else []), *hidden]) or "none"
     return Case(
         model=_model(row["shape"], row["seq"]),

@@ -116,7 +116,7 @@ def from_strategy(strategy: Strategy) -> dict[str, Column]:
     return columns
 
 
-def to_strategy(columns: Columns, row: int, *, layers: tuple[int, ...] = ()) -> Strategy:
+def to_strategy(columns: Columns, row: int) -> Strategy:
     """One row as a Strategy."""
 
     def cell(name: str) -> Any:
@@ -128,7 +128,7 @@ def to_strategy(columns: Columns, row: int, *, layers: tuple[int, ...] = ()) -> 
     fields |= {name: bool(cell(name)) for name in _PLAIN_SWITCHES}
     overlap = tuple(name for name in OVERLAPS if cell(f"overlap_{name}"))
     modules = tuple(name for name in MODULES if cell(f"recompute_{name}"))
-    return Strategy(**fields, overlap=overlap, modules=modules, layers=layers)
+    return Strategy(**fields, overlap=overlap, modules=modules)
 
 
 def cross(columns: dict[str, Column], more: dict[str, Column]) -> tuple[dict[str, Column], Ints]:

@@ -50,26 +50,26 @@ _KINDS: Final = {
 }
 
 
-class _Limit(NamedTuple):
+class _FileLimit(NamedTuple):
     what: str
     most_bytes: int
 
 
-LIMITS: Final[dict[Kind, _Limit]] = {
-    "cluster": _Limit("a TOML file of a cluster", MIB),
-    "launch": _Limit("a launch script or a configuration", 128 * KIB),
-    "model": _Limit("a config.json or a TOML file of a model", 8 * MIB),
-    "plan": _Limit("a plan file", 8 * MIB),
-    "prices": _Limit("a CSV file of prices", 16 * MIB),
-    "profile": _Limit("a profile written by astra profile", 16 * MIB),
-    "rehearsal": _Limit("a rehearsal file", 16 * MIB),
-    "request": _Limit("a TOML file of a request", MIB),
-    "study": _Limit("a TOML file that declares a study", MIB),
-    "jobs": _Limit("a TOML file of pools and jobs", MIB),
-    "rules": _Limit("a file of rules", MIB),
-    "runs": _Limit("a CSV file of published runs", 16 * MIB),
+LIMITS: Final[dict[Kind, _FileLimit]] = {
+    "cluster": _FileLimit("a TOML file of a cluster", MIB),
+    "launch": _FileLimit("a launch script or a configuration", 128 * KIB),
+    "model": _FileLimit("a config.json or a TOML file of a model", 8 * MIB),
+    "plan": _FileLimit("a plan file", 8 * MIB),
+    "prices": _FileLimit("a CSV file of prices", 16 * MIB),
+    "profile": _FileLimit("a profile written by astra profile", 16 * MIB),
+    "rehearsal": _FileLimit("a rehearsal file", 16 * MIB),
+    "request": _FileLimit("a TOML file of a request", MIB),
+    "study": _FileLimit("a TOML file that declares a study", MIB),
+    "jobs": _FileLimit("a TOML file of pools and jobs", MIB),
+    "rules": _FileLimit("a file of rules", MIB),
+    "runs": _FileLimit("a CSV file of published runs", 16 * MIB),
 }
-_TOML: Final = _Limit("a TOML file", MIB)
+_TOML: Final = _FileLimit("a TOML file", MIB)
 
 
 def read_bytes(path: str | os.PathLike[str], kind: Kind) -> bytes:
@@ -197,14 +197,14 @@ def whole_number(text: str, most_digits: int = 9) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= most_digits else None
 
 
-def _check_regular(found: os.stat_result, where: str, limit: _Limit) -> None:
+def _check_regular(found: os.stat_result, where: str, limit: _FileLimit) -> None:
     if not stat.S_ISREG(found.st_mode):
         kind = next((name for name, test in _KINDS.items() if test(found.st_mode)), "not a regular file")
         raise InputError(where, None, want=limit.what, fix=f"It is {kind}.")
     _check_size(found.st_size, where, limit)
 
 
-def _check_size(size: int, where: str, limit: _Limit) -> None:
+def _check_size(size: int, where: str, limit: _FileLimit) -> None:
     if size > limit.most_bytes:
         most = f"{limit.most_bytes // MIB} MiB" if limit.most_bytes >= MIB else f"{limit.most_bytes // KIB} KiB"
         raise InputError(where, None, want=f"{limit.what} of at most {most}", fix="It is larger.")

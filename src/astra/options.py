@@ -22,7 +22,7 @@ ModelLike = Path | ModelSpec | Mapping[str, Any]
 Asked = ModelLike | PlanRequest
 
 
-class _Work(TypedDict, total=False):
+class _WorkOptions(TypedDict, total=False):
     """What every verb takes."""
 
     gpus: Texts | None
@@ -41,7 +41,7 @@ class _Work(TypedDict, total=False):
     money: Money | Mapping[str, Any] | None
 
 
-class _Own(_Work, total=False):
+class _Own(_WorkOptions, total=False):
     """What is said of GPUs that one has."""
 
     cluster: Path | Cluster | Mapping[str, Any] | None
@@ -50,7 +50,7 @@ class _Own(_Work, total=False):
     strict: bool
 
 
-class _Goal(TypedDict, total=False):
+class _GoalOptions(TypedDict, total=False):
     """What is best."""
 
     objective: str | None
@@ -58,7 +58,7 @@ class _Goal(TypedDict, total=False):
     deadline: Number | None
 
 
-class PlanOptions(_Own, _Goal, total=False):
+class PlanOptions(_Own, _GoalOptions, total=False):
     """The keywords of ``plan``."""
 
     counts: str
@@ -83,7 +83,7 @@ class EstimateOptions(_Own, total=False):
     strategy: str | Strategy | MixedStrategy | OnePool
 
 
-class RentOptions(_Work, _Goal, total=False):
+class RentOptions(_WorkOptions, _GoalOptions, total=False):
     """The keywords of ``rent``."""
 
     rank: str

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,9 @@ def main() -> int:
     kept = args.out.exists() and (args.resume or args.again)
     record: dict[str, Any] = json.loads(args.out.read_text(encoding="utf-8")) if kept else {"runs": []}
     run = _open_run(record)
-    known = {name for each in record["runs"] for name in each["models"]} if args.resume else set(run["models"])
-    left = [name for name in model_names() if name not in known]
+    runs = Counter(name for each in record["runs"] for name in each["models"])
+    known = set(runs) if args.resume else set(run["models"])
+    left = sorted((name for name in model_names() if name not in known), key=runs.__getitem__)  # the least asked first
     for first in range(0, len(left), AT_ONCE):
         _cover(run, left[first : first + AT_ONCE], args.jobs)
         args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -136,6 +136,23 @@ def test_narrow_gradients_and_weights_are_half_the_bytes() -> None:
     assert found(asked, params="fp8").all_gather_s[0] == wide.all_gather_s[0]  # of a job in bf16 it means nothing
 
 
+def test_adapters_and_frozen_weights_are_gathered_as_all_weights_are() -> None:
+    """Large messages: whatever part of the weights is trained, gathers of both parts take as long as that of all."""
+    asked, one = msgspec.structs.replace(job(2), pool=parse_gpus("64xH100")), np.array([1])
+    lora = msgspec.structs.replace(asked, workload=msgspec.structs.replace(asked.workload, task="lora"))
+
+    def gathered_s(of: Job, trained: float, experts: float) -> float:
+        dense, expert = np.array([1e10 * (1 - experts)]), np.array([1e10 * experts])
+        held = Held(dense, expert, dense * trained, expert * trained, np.zeros(1))
+        found = sync(of, held, ranks=np.array([64]), stride=one, expert_ranks=np.array([64]), expert_stride=one)
+        return float(found.all_gather_s[0] + found.frozen_gather_s[0])
+
+    for experts in (0.0, 0.5, 1.0):
+        whole_s = gathered_s(asked, 1.0, experts)
+        for trained in (0.1, 0.5, 0.9):
+            assert gathered_s(lora, trained, experts) == pytest.approx(whole_s, rel=0.05)
+
+
 def test_the_first_layer_is_never_hidden() -> None:
     found = exchanged((0.8, 0.8, 0.8), zero=0, forward_s=100.0, backward_s=100.0)
     assert 0.8 / 8 <= float(found.exposed_s[0]) < 0.5 * 0.8

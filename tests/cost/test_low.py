@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 import astra
+from astra import api
 from astra.answer import Estimate
+from astra.cost.layers import core_casts
 from astra.cost.low import SCALINGS
+from astra.layers.operators import Attention
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -63,3 +68,18 @@ def test_attention_in_fp8_keeps_its_quantised_copies_alone() -> None:
 def test_attention_in_fp8_is_refused_where_it_has_no_kernel(model: str, gpus: str, precision: str) -> None:
     found = estimated(model, gpus, "ep8 mbs1 zero1 graphs=none attention=fp8", precision)
     assert any("attention in fp8 is of B200" in reason for reason in found.violations)
+
+
+def test_every_number_that_goes_into_attention_is_cast_once() -> None:
+    """Queries, keys and values in forward, in backward the gradient of what came out; keys are of fewer heads."""
+    asked = api.make_job("qwen3-30b-a3b", gpus="8xGB200", batch=64, precision="mxfp8")
+    asked = msgspec.structs.replace(asked, settled=msgspec.structs.replace(asked.words, attention="fp8"))
+
+    def elements(kv_heads: int) -> list[float]:
+        one = np.ones(1)
+        core = Attention("core", 2 * one, 4096 * one, 4096 * one, 32 * one, kv_heads * one, 128, 64, True, None)
+        return [float(stream.elements[0]) for stream in core_casts(asked, (core,))]
+
+    queries, keys, values, gradient = elements(32)
+    assert queries == keys == 2 * values == 2 * gradient
+    assert elements(4) == [queries, keys / 8, values / 8, gradient]

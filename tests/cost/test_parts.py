@@ -314,6 +314,15 @@ def test_an_axis_has_a_provenance_only_where_it_speaks() -> None:
         assert all(isinstance(source, Source) for source in found.values())
 
 
+@pytest.mark.parametrize("source", list(Source))
+def test_a_term_all_of_whose_parts_are_known_alike_is_known_so(source: Source) -> None:
+    asked = job(2)
+    gathered = gather_parts(asked, shards(asked))
+    alike = {key: part._replace(source={"gemm": np.full(len(part.adapters), source, np.int8)})
+             for key, part in gathered.parts.items()}  # fmt: skip
+    assert worst_source(alike, 0) == {"gemm": source}
+
+
 def test_a_term_is_as_well_known_as_its_least_known_part() -> None:
     """Products of a hybrid's attention were measured, those of its state-space layers nobody has."""
     asked: dict[str, Any] = {"gpus": "8xH100", "batch": 64, "strategy": "tp2 dp4 sp"}

@@ -1,4 +1,4 @@
-"""Stages are sums of parts: over ranks they give the whole model, and sorts give what ranks give."""
+"""Stages are sums of parts: over ranks they give the whole model, and kinds of rank give what ranks give."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from astra.catalog import runtimes
 from astra.catalog.clusters import parse_gpus
 from astra.columns import take
 from astra.cost import gathered
-from astra.cost.stage import StageCosts, gather_parts, join_meshes, stage_costs
+from astra.cost.stage import StageCosts, expert_groups, gather_parts, join_meshes, shard_groups, stage_costs
 from astra.layers.weights import count, tied_head_weights
 from astra.provenance import Floats
 from astra.search.detail import as_row
@@ -37,7 +37,7 @@ def costed(asked: Job, every_rank: bool) -> tuple[Space, StageCosts] | None:
 
 @drawn(25, few=9)
 @given(jobs)
-def test_sorts_of_rank_are_as_slow_and_as_full_as_all_ranks(asked: Job) -> None:
+def test_kinds_of_rank_are_as_slow_and_as_full_as_all_ranks(asked: Job) -> None:
     stage_kinds, ranks = costed(asked, False), costed(asked, True)
     if stage_kinds is None or ranks is None:
         return
@@ -143,3 +143,19 @@ def test_what_collectives_queue_is_bounded_by_the_queue_of_launches(monkeypatch:
     bounded = queued(1)[0]
     assert bounded[0] == pytest.approx(bounded[1])
     assert bounded[0] < last
+
+
+@pytest.mark.parametrize("cp", [1, 2, 4])
+def test_states_are_sharded_over_all_replicas_or_groups_of_them(cp: int) -> None:
+    """Experts by expert parallelism have as many times fewer replicas; groups of shards are as many times smaller."""
+    columns = {name: np.array([size]) for name, size in {"tp": 2, "cp": cp, "dp": 8, "ep": 4, "etp": 1}.items()}
+    every, _ = expert_groups(columns)
+    assert int(every[0]) == 2 * cp * 8 // 4
+    whole, halves = job(2), with_shards(job(2), 4)
+    assert [int(ranks[0]) for ranks in shard_groups(whole, columns, every)] == [8 * cp, 4 * cp]
+    assert [int(ranks[0]) for ranks in shard_groups(halves, columns, every)] == [4 * cp, 2 * cp]
+
+
+def with_shards(asked: Job, shard: int) -> Job:
+    """A job whose states are sharded over so many replicas."""
+    return msgspec.structs.replace(asked, settled=msgspec.structs.replace(asked.words, shard=shard))

@@ -83,6 +83,14 @@ def test_gathered_layers() -> None:
     assert gathered[3] == 2 * gathered[2] == pytest.approx(2 * 6 * PARAMETERS / 10)
 
 
+def test_what_is_gathered_does_not_ask_whether_it_is_an_experts() -> None:
+    half = HELD.dense / 2
+    shared = Held(half, half, half, half, HELD.frozen)
+    for zero in (2, 3):
+        dense, both = (static_bytes(asked(), held, how(zero, 8), np.array([10.0])) for held in (HELD, shared))
+        assert float(both.gathered[0]) == float(dense.gathered[0])
+
+
 def seconds(zero: int, ranks: int, offload: int = 0) -> float:
     found, _ = optimizer_s(asked(), HELD, how(zero, ranks, offload))
     return float(found[0])
@@ -92,6 +100,8 @@ def test_the_update_is_shared_and_slower_on_the_host() -> None:
     assert seconds(0, 64) == seconds(0, 1) > seconds(1, 2) > seconds(1, 64)
     assert seconds(1, 8, offload=1) > seconds(1, 8)
     bytes_per_s = asked().pool.device.memory_bytes_per_s
+    # However many ranks share the update on the host, each reads its whole gradient buffer first, and clears it.
+    assert seconds(1, 10**6, offload=1) > 4 * PARAMETERS / bytes_per_s
     assert seconds(0, 1) > 38 * PARAMETERS / bytes_per_s  # gradient, states and weights are read and written once
 
 

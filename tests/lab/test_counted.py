@@ -117,7 +117,7 @@ def test_exchanges_hide_by_megatrons_own_schedule() -> None:
             case("pp2 vp2 dp4 ep4 zero1 overlap=grad,param,ep", replace(LATENT, layers=12)),
         ],
     )
-    assert (shown["hides_experts"], hidden["hides_experts"]) == (False, True)
+    assert (shown["overlaps_experts"], hidden["overlaps_experts"]) == (False, True)
     assert shown["params"] == hidden["params"] < deeper["params"]
     layers = (shown["peak_allocated_bytes"] - shown["static_bytes"]) / 2
     assert 0 < hidden["peak_allocated_bytes"] - shown["peak_allocated_bytes"] < layers

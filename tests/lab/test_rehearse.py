@@ -235,9 +235,9 @@ def test_hidden_exchanges_are_counted_as_megatron_hides_them() -> None:
     assert refusals(EXPERTS, chosen, WORK) == []
     assert any("Hidden expert exchanges" in sentence for sentence in counted_only(chosen, WORK))
     case = case_of(EXPERTS, chosen, WORK)
-    assert case.hides_experts
+    assert case.overlaps_experts
     assert "/hidden/" in case.id
-    assert case_of_row(as_row(case)).hides_experts
+    assert case_of_row(as_row(case)).overlaps_experts
 
 
 def test_other_precisions_are_counted_in_bf16() -> None:

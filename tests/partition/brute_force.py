@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations, permutations, product
 
@@ -43,8 +43,12 @@ def fits(problem: Problem, runs: tuple[StageRun, ...]) -> bool:
 
 def brute_force(problem: Problem) -> float:
     """The least value over everything there is."""
+    return min((float(values.min()) for values, _ in every_pipeline(problem)), default=float(np.inf))
+
+
+def every_pipeline(problem: Problem) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What each pipeline takes, with its end, and its longest end: all splits of one order, choice and size at once."""
     depth = len(next(choice for pool in problem.pools for choice in pool).time_s) - 1
-    best = np.inf
     pools = range(len(problem.pools))
     for used in range(1, len(problem.pools) + 1):
         if problem.every and used < len(problem.pools):
@@ -54,23 +58,29 @@ def brute_force(problem: Problem) -> float:
                 most = [problem.pools[pool][number].stages for pool, number in zip(order, numbers, strict=True)]
                 counts = [[n] if problem.every else range(1, n + 1) for n in most]
                 for stages in product(*counts):
-                    if sum(stages) < len(problem.in_flight):
-                        best = min(best, best_split(problem, order, numbers, stages, depth))
-    return best
+                    yield every_split(problem, order, numbers, stages, depth)
 
 
 def best_split(
     problem: Problem, order: Sequence[int], numbers: Sequence[int], stages: Sequence[int], depth: int
 ) -> float:
-    """The best of all layer splits of one skeleton, as columns over the splits."""
+    """The best of all layer splits of one skeleton."""
+    return float(every_split(problem, order, numbers, stages, depth)[0].min())
+
+
+def every_split(
+    problem: Problem, order: Sequence[int], numbers: Sequence[int], stages: Sequence[int], depth: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """All layer splits of one skeleton, as columns over the splits; infinite where one does not fit."""
+    none = np.full(1, np.inf), np.full(1, np.inf)
     if problem.stages is not None and sum(stages) != problem.stages:
-        return float(np.inf)
+        return none
     if sum(stages) >= len(problem.in_flight):
-        return float(np.inf)
+        return none
     owners = [(pool, number) for pool, number, count in zip(order, numbers, stages, strict=True) for _ in range(count)]
     ways = compositions(depth, len(owners), problem.least_layers)
     if not len(ways):
-        return float(np.inf)
+        return none
     left = depth - np.concatenate((np.zeros((len(ways), 1), np.int64), np.cumsum(ways, axis=1)), axis=1)
     longest, total, able = np.zeros(len(ways)), np.zeros(len(ways)), np.ones(len(ways), bool)
     end = np.zeros(len(ways))
@@ -92,7 +102,7 @@ def best_split(
             row = problem.ends[pool][number][int(place == 0) + 2 * int(place == len(owners) - 1)]
             end = np.maximum(end, row[before - after] if row.ndim == 1 else row[before, after])
     values = np.where(able, problem.sum_weight * total + problem.max_weight * longest + end, np.inf)
-    return float(values.min())
+    return values, np.where(able, end, np.inf)
 
 
 def hop(problem: Problem, here: tuple[int, int], there: tuple[int, int]) -> float:

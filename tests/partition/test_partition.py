@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
 from astra.partition import solve as partition
-from astra.partition.ends import applies, solve_ended, solve_one
+from astra.partition.ends import applies, least_end, solve_ended, solve_one
+from astra.partition.problem import Effort, memory_caps
 from astra.partition.solve import Problem, StageChoice, bound, end_times, solve, stage_times, value
-from tests.partition.brute_force import best_split, brute_force, fits
+from tests.partition.brute_force import best_split, brute_force, every_pipeline, fits
 from tests.tiers import sampled
 
 
@@ -72,7 +75,11 @@ def test_equals_brute_force_on_small_cases(seed: int) -> None:
     rng = np.random.default_rng(seed)
     pools = int(rng.integers(1, 4))
     depth = int(rng.integers(1, 9))
-    agree(random_problem(rng, pools, depth, most_stages=int(rng.integers(1, 4)), kinds=int(rng.integers(1, 3))))
+    most_stages, kinds = int(rng.integers(1, 4)), int(rng.integers(1, 3))
+    problem = random_problem(rng, pools, depth, most_stages, kinds=kinds)
+    agree(problem)
+    if kinds == 1:  # which may be known
+        agree(problem._replace(uniform_layers=True))
 
 
 @pytest.mark.parametrize("seed", sampled(range(20), every=2))
@@ -157,6 +164,15 @@ def agree_with_ends(problem: Problem) -> None:
     assert solve_ended(problem, below=found.total_s) is None
 
 
+def no_end_is_below_the_bound(problem: Problem) -> None:
+    """Of all pipelines that beat a limit, none has a shorter end than ``least_end`` says."""
+    every = [np.concatenate(column) for column in zip(*every_pipeline(problem), strict=True)]
+    best = every[0].min()
+    for below in (np.inf, 1.5 * best, 1.01 * best) if np.isfinite(best) else ():
+        shortest = every[1][every[0] < below].min()
+        assert least_end(problem, below) <= shortest * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("seed", sampled(range(300), every=5))
 def test_the_whole_step_equals_brute_force(seed: int) -> None:
     rng = np.random.default_rng(7000 + seed)
@@ -164,7 +180,12 @@ def test_the_whole_step_equals_brute_force(seed: int) -> None:
     problem = random_problem(
         rng, int(rng.integers(1, 4)), int(rng.integers(1, 9)), most_stages=int(rng.integers(1, 4)), kinds=kinds
     )
-    agree_with_ends(with_ends(rng, problem, alike=kinds == 1))
+    problem = with_ends(rng, problem, alike=kinds == 1)
+    agree_with_ends(problem)
+    no_end_is_below_the_bound(problem)
+    if kinds == 1:
+        agree_with_ends(problem._replace(uniform_layers=True))
+        no_end_is_below_the_bound(problem._replace(uniform_layers=True))
 
 
 @pytest.mark.parametrize("seed", sampled(range(40), every=3))
@@ -203,6 +224,73 @@ def test_a_given_number_of_stages(seed: int) -> None:
     problem = random_problem(rng, pools=2, depth=int(rng.integers(4, 9)), most_stages=3)
     agree(problem._replace(stages=int(rng.integers(2, 6)), every=False, least_layers=int(rng.integers(1, 3)),
                            sum_weight=0.5))  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", [1, 3])
+@pytest.mark.parametrize("seed", range(20))
+def test_layers_that_memory_leaves_room_for(seed: int, kinds: int) -> None:
+    """[choice, place]: the most neighbouring layers, wherever they are cheapest to hold, that a stage has room for."""
+    problem = random_problem(np.random.default_rng(6000 + seed), pools=2, depth=9, most_stages=4, kinds=kinds)
+    caps = memory_caps(problem._replace(uniform_layers=kinds == 1))
+    for row, choice in enumerate(choice for pool in problem.pools for choice in pool):
+        for place in range(caps.shape[1]):
+            held = [
+                last - first
+                for first, last in combinations(range(10), 2)
+                if choice.fixed_bytes
+                + (choice.stay_bytes[last] - choice.stay_bytes[first])
+                + (choice.kept_bytes[last] - choice.kept_bytes[first]) * problem.in_flight[place + 1]
+                <= choice.limit_bytes
+            ]
+            within = place < choice.stages
+            assert caps[row, place] >= max(held, default=0) * within, "a stage that fits is not ruled out"
+            if kinds == 1:
+                assert caps[row, place] == max(held, default=0) * within
+
+
+@pytest.mark.parametrize("worse", ["first_s", "last_s", "send_s", "stay_bytes", "stages", "hop", "end", "nothing"])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_quicker_choice_that_is_worse_in_one_thing(seed: int, worse: str) -> None:
+    """Whatever one choice does not replace another in, the optimum is that of brute force."""
+    rng = np.random.default_rng(7500 + seed)
+    problem = random_problem(rng, pools=2, depth=int(rng.integers(4, 9)), most_stages=3)._replace(every=False)
+    slower = [pool[0] for pool in problem.pools]
+    changed = {"send_s": 0.4, "first_s": 0.5, "last_s": 0.5, "stages": -1, "stay_bytes": slower[0].limit_bytes / 8}
+    quicker = [
+        choice._replace(
+            time_s=choice.time_s * 0.97,
+            **({worse: getattr(choice, worse) + changed[worse] * sign} if worse in changed else {}),
+        )
+        for choice, sign in zip(slower, (1, 1), strict=True)
+    ]
+    hop = rng.uniform(0, 0.3, (2, 2)) * np.ones((2, 2))
+    hop[0] += 0.8 if worse == "hop" else 0.0  # of the quicker choice of the first pool
+    pools = tuple((quick, slow) for quick, slow in zip(quicker, slower, strict=True) if quick.stages > 0)
+    if len(pools) < 2:
+        return
+    problem = problem._replace(pools=pools, hop_s={(0, 1): hop, (1, 0): hop.T})
+    agree(problem)
+    ended = with_ends(rng, problem, alike=True)
+    if worse == "end":
+        ended = ended._replace(ends=tuple((one + 0.5, other) for one, other in ended.ends))
+    agree_with_ends(ended)
+
+
+def test_effort_is_spent_and_parts_of_it_give_back_what_they_leave() -> None:
+    effort = Effort(10.0)
+    with effort.part(0.5):
+        assert effort.left == 5
+        effort.spend(2.0)
+        assert effort.left == 3
+    assert (effort.left, effort.over) == (8, False)
+    effort.spend(9.0)
+    assert (effort.left, effort.over) == (0, True)
+    problem, spent = random_problem(np.random.default_rng(11), pools=2, depth=8, most_stages=3), []
+    for _ in range(2):
+        whole = Effort()
+        assert solve(problem, effort=whole) is not None
+        spent.append(whole.spent)
+    assert spent[0] == spent[1] > 0, "the same work is the same effort"
 
 
 def test_a_limit_below_the_optimum_finds_nothing() -> None:

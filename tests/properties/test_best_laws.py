@@ -243,7 +243,7 @@ def sampled(asked: Job, rng: random.Random) -> Strategy | None:
     made = Strategy(**fields)
     if made.recompute == "full" and can.methods:
         made = replace(made, method=rng.choice(can.methods), recompute_layers=rng.choice((1, 1, 2, 3, 5, 8)))
-    hidden = {name for name in asked.hides(made) if rng.random() < 0.8 or name in can.always}
+    hidden = {name for name in asked.overlapped(made) if rng.random() < 0.8 or name in can.always}
     hidden -= {"param"} if "grad" not in hidden or zero == 0 else set()
     made = replace(made, overlap=tuple(name for name in OVERLAPS if name in hidden))
     depth, stages = len(layer_kinds(asked.model)), made.pp * made.vp

@@ -273,7 +273,7 @@ class EveryPlan:
         pipeline = pipeline_of(self.fleet, group, parts)
         p, v, m = pipeline.shape(group)
         seconds = step_s(
-            pipeline.schedule, p=p, v=v, m=m, **pipeline.stages._asdict(), blocking_p2p=not group.hides_transfers
+            pipeline.schedule, p=p, v=v, m=m, **pipeline.stages._asdict(), blocking_p2p=not group.overlaps_transfers
         )
         return float(seconds + max(part.after_s.max() for part in parts))
 

@@ -38,7 +38,7 @@ class Gathered(NamedTuple):
 
 
 def over_stages(table: StageKinds, columns: list[Floats]) -> Floats:
-    """[mesh] columns of each kind, the embedding and the head, summed to [mesh, sort]."""
+    """[mesh] columns of each kind, the embedding and the head, summed to [mesh, rank]."""
     *by_kind, first, last = columns
     total = table.first * first[:, None] + table.last * last[:, None]
     for place, column in enumerate(by_kind):
@@ -47,7 +47,7 @@ def over_stages(table: StageKinds, columns: list[Floats]) -> Floats:
 
 
 def over_layers(table: StageKinds, by_kind: Floats) -> Floats:
-    """[mesh, kind, module] figures of layers, summed to [mesh, sort, module]."""
+    """[mesh, kind, module] figures of layers, summed to [mesh, rank, module]."""
     return np.asarray(table.counts @ by_kind)
 
 
@@ -62,7 +62,7 @@ class Passes(NamedTuple):
 
 
 class StageTimes:
-    """Stage times of one micro-batch from part times, [mesh, sort]; ``again``: with those of running layers again."""
+    """Stage times of one micro-batch from part times, [mesh, rank]; ``again``: with those of running layers again."""
 
     def __init__(
         self, job: Job, gathered: Gathered, table: StageKinds, columns: Columns, *, again: bool = True
@@ -188,7 +188,7 @@ class StageMemory:
         return over_stages(self._table, [*kept, nothing])
 
     def modules(self, job: Job) -> Floats:
-        """[mesh, sort, module] of a rank's layers, what selective recompute of each module does not keep."""
+        """[mesh, rank, module] of a rank's layers, what selective recompute of each module does not keep."""
         names, place = modules_in(job), self._gathered.place
         saved = np.zeros((len(place), len(self._by_kind), len(names)))
         for kind, part in enumerate(self._by_kind):
@@ -285,23 +285,23 @@ def _place(schedule: str, pp: int, vp: int) -> Place:
 class Layouts(tuple[Layout, ...]):
     """The layouts of a space; their stages are worked out once."""
 
-    _sorts: Ints
+    _kinds_of_rank: Ints
     _stages: dict[bool, StageKinds]
     _alive: dict[tuple[int, str, int, bool], Floats]
 
     def stages(self, model: ModelSpec, *, every_rank: bool) -> StageKinds:
-        """The kinds of rank of every layout, [layout, sort]."""
+        """The kinds of rank of every layout, [layout, rank]."""
         if not hasattr(self, "_stages"):
             self._stages = {}
         if every_rank not in self._stages:
             self._stages[every_rank] = stack([stages(model, *layout, every_rank) for layout in self])
         return self._stages[every_rank]
 
-    def sorts(self, model: ModelSpec) -> Ints:
+    def kinds_of_rank(self, model: ModelSpec) -> Ints:
         """How many kinds of rank each layout has, [layout]."""
-        if not hasattr(self, "_sorts"):
-            self._sorts = np.array([len(stages(model, *layout).rank) for layout in self])
-        return self._sorts
+        if not hasattr(self, "_kinds_of_rank"):
+            self._kinds_of_rank = np.array([len(stages(model, *layout).rank) for layout in self])
+        return self._kinds_of_rank
 
     def alive(self, model: ModelSpec, at: int, schedule: str, m: int, *, every_rank: bool) -> Floats:
         """The most micro-batches alive on a rank of each kind of one layout; kinds that it lacks repeat the first."""

@@ -17,10 +17,9 @@ import numpy as np
 
 from astra.columns import each, largest
 from astra.cost import effects
-from astra.cost.constants import RESERVED_BYTES
 from astra.cost.recompute import BLOCK, FULL, Recomputes, module_sets, offloaded_share
 from astra.cost.stage import StageCosts
-from astra.cost.state import MASTER_BYTES, Bytes, Holding, in_units, static_bytes, weight_bytes
+from astra.cost.state import MASTER_BYTES, RESERVED_BYTES, Bytes, Holding, in_units, static_bytes, weight_bytes
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.job import Job
 from astra.spec.model import ModelSpec
@@ -83,7 +82,7 @@ def least_activations(costs: StageCosts, vp: Ints, *, offload: bool = False) -> 
 
 
 def states(job: Job, costs: StageCosts, shardings: Sharding) -> Bytes:
-    """Weights, gradients, optimizer and gathered layers, [mesh, sharding, sort]."""
+    """Weights, gradients, optimizer and gathered layers, [mesh, sharding, rank]."""
     held, how = each(costs.held, lambda column: column[:, None, :]), holding(job, costs, shardings)
     static = static_bytes(job, held, how, costs.layers[:, None, :])
     if not effects.units(job.runtime):
@@ -94,7 +93,7 @@ def states(job: Job, costs: StageCosts, shardings: Sharding) -> Bytes:
 
 
 def holding(job: Job, costs: StageCosts, shardings: Sharding) -> Holding:
-    """Ways to hold states on every mesh, [mesh, sharding, sort]."""
+    """Ways to hold states on every mesh, [mesh, sharding, rank]."""
     return Holding(
         zero=shardings.zero[None, :, None],
         offload=shardings.offload[None, :, None],
@@ -108,7 +107,7 @@ def holding(job: Job, costs: StageCosts, shardings: Sharding) -> Holding:
 
 
 def peak(static: Bytes, kept: Activations, buffer_bytes: Floats) -> Floats:
-    """Bytes allocated at the worst moment: ``static`` [mesh, sharding, sort], ``kept`` [mesh, recompute, stage]."""
+    """Bytes allocated at the worst moment: ``static`` [mesh, sharding, rank], ``kept`` [mesh, recompute, stage]."""
     resident = (static.weights + static.gradients + static.optimizer)[:, None, :, :]
     passing = (kept.kept_bytes + buffer_bytes[:, None, :])[:, :, None, :]
     at_layer = kept.layer_bytes[:, :, None, :] + static.gathered[:, None, :, :]
@@ -167,7 +166,7 @@ def built_without_memory(model: ModelSpec) -> bool:
 
 
 def start_bytes(job: Job, costs: StageCosts, shardings: Sharding) -> Floats:
-    """Bytes allocated at the worst moment of the start, [mesh, sharding, sort]; 0 where no weights are sharded."""
+    """Bytes allocated at the worst moment of the start, [mesh, sharding, rank]; 0 where no weights are sharded."""
     if not effects.starts_by_unit(job.runtime) or shardings.zero.max() < 2:
         return np.zeros((1, 1, 1))
     held, how = each(costs.held, lambda column: column[:, None, :]), holding(job, costs, shardings)

@@ -88,7 +88,7 @@ class PoolColumns(NamedTuple):
     shards: Shards
     work_s: Floats  # forward and backward of one micro-batch with exposed communication
     forward_s: Floats  # of it
-    again_s: Floats  # [row, sort] forward once more
+    again_s: Floats  # [row, rank] forward once more
     attention_s: Floats  # attention's forward once more
     whole: Floats  # activations kept without recompute
     selective: Floats
@@ -106,7 +106,7 @@ def pool_columns(job: Job, shards: Shards, *, overlap_tp: bool = True) -> PoolCo
     """Cost every sharding on one pool."""
     columns = shards.columns(job, overlap_tp)
     gathered = gather_parts(job, columns)
-    table = _sorts(job, len(shards.tp))
+    table = _kinds_of_rank(job, len(shards.tp))
     times, memory = StageTimes(job, gathered, table, columns), StageMemory(job, gathered, table)
     stream_bytes = job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     return PoolColumns(
@@ -128,7 +128,7 @@ def pool_columns(job: Job, shards: Shards, *, overlap_tp: bool = True) -> PoolCo
     )
 
 
-def _sorts(job: Job, rows: int) -> StageKinds:
+def _kinds_of_rank(job: Job, rows: int) -> StageKinds:
     """A table whose stages hold one layer of each kind, then nothing but the embedding, then the head."""
     count = len(kinds(job.model))
     stage_kinds = count + 2
@@ -170,7 +170,7 @@ def _held(job: Job, gathered: Gathered) -> Held:
 
 
 def resident_bytes(job: Job, columns: PoolColumns, dp: int, zero: int) -> Floats:
-    """[row, sort] weights, gradients and optimizer state with ``dp`` replicas."""
+    """[row, rank] weights, gradients and optimizer state with ``dp`` replicas."""
     ranks = (dp * columns.shards.cp)[:, None]
     expert_ranks = columns.shards.expert_groups(dp)[0][:, None]
     how = Holding(np.array(zero), np.array(0), ranks, expert_ranks)
@@ -178,11 +178,11 @@ def resident_bytes(job: Job, columns: PoolColumns, dp: int, zero: int) -> Floats
     return static.weights + static.gradients + static.optimizer
 
 
-def from_the_end(job: Job, by_sort: Floats) -> Floats:
+def from_the_end(job: Job, by_kind: Floats) -> Floats:
     """[row, L + 1] sums over the last 0, 1, ... L layers."""
     order = {kind: place for place, kind in enumerate(kinds(job.model))}
     places = [order[kind] for kind in reversed(layer_kinds(job.model))]
-    sums = np.cumsum(by_sort[:, places], axis=1)
+    sums = np.cumsum(by_kind[:, places], axis=1)
     return np.concatenate((np.zeros((len(sums), 1)), sums), axis=1)
 
 

@@ -125,7 +125,7 @@ def _attention_of(job: Job, shard: Shard, layer: Layer, repeated: SameShardings)
     return attention_s, source
 
 
-class _Layouts(NamedTuple):
+class _Directions(NamedTuple):
     forward: Timed
     dgrad: Timed
     wgrad: Timed
@@ -177,7 +177,7 @@ def _gemm_seconds(
     return out
 
 
-def _quantised(job: Job, rest: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> _Layouts:
+def _quantised(job: Job, rest: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> _Directions:
     """The same of products whose operands are quantised, but for a share that stays in ``rest``."""
     own = scaling(job)
     narrow = _three_layouts(job, own.product, m, n, k, groups)
@@ -188,10 +188,10 @@ def _quantised(job: Job, rest: str, m: Floats, n: Floats, k: Floats, groups: Flo
         source = low.source if own.slower == own.share == 1 else np.maximum(low.source, Source.TRANSFERRED)
         return Timed(seconds, source.astype(np.int8))
 
-    return _Layouts(*(mixed(low, full) for low, full in zip(narrow, wide, strict=True)))
+    return _Directions(*(mixed(low, full) for low, full in zip(narrow, wide, strict=True)))
 
 
-def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> _Layouts:
+def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> _Directions:
     """Forward, input-gradient and weight-gradient times.
 
     A group is a kernel of its own in TransformerEngine: 4 to 5 us each beyond one kernel's work on B200 (108 grouped
@@ -209,7 +209,7 @@ def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, gr
     more = np.asarray(effects.experts_together(runtime, groups)) - 1
     more_s = operators.streaming(device, nbytes=0 * groups, kernels=more).seconds
     rate, ways = effects.clock(runtime), zip(timed, copies_s, strict=True)
-    return _Layouts(*(Timed(way.seconds / rate + more_s + extra_s, way.source) for way, extra_s in ways))
+    return _Directions(*(Timed(way.seconds / rate + more_s + extra_s, way.source) for way, extra_s in ways))
 
 
 def _part(

@@ -36,7 +36,7 @@ from astra.spec.job import Job
 from astra.spec.strategy import usual_schedule
 from astra.spec.strategy_fields import SCHEDULES
 
-_FEW_SORTS: Final = (3, 5)  # kinds of rank that make meshes dearer to bound
+_FEW_KINDS: Final = (3, 5)  # kinds of rank that make meshes dearer to bound
 
 
 def mesh_bound_s(meshes: Meshes, costs: StageWork | StageCosts) -> Floats:
@@ -48,9 +48,9 @@ def mesh_bound_s(meshes: Meshes, costs: StageWork | StageCosts) -> Floats:
 
 def work_bound_s(job: Job, meshes: Meshes, gathered: Gathered) -> Floats:
     """The same of meshes whose costs nobody asks for; those with few kinds of rank apart, for theirs is less to do."""
-    sorts = meshes.layouts.sorts(job.model)[meshes.layout]
+    kinds = meshes.layouts.kinds_of_rank(job.model)[meshes.layout]
     bound_s = np.zeros(len(meshes))
-    for rows in np.split(np.argsort(sorts, kind="stable"), np.searchsorted(np.sort(sorts), _FEW_SORTS)):
+    for rows in np.split(np.argsort(kinds, kind="stable"), np.searchsorted(np.sort(kinds), _FEW_KINDS)):
         if len(rows):
             some = meshes.take(rows)
             bound_s[rows] = mesh_bound_s(some, stage_work(job, some, gathered.take(rows)))
@@ -60,7 +60,7 @@ def work_bound_s(job: Job, meshes: Meshes, gathered: Gathered) -> Floats:
 def pipeline_bound_s(meshes: Meshes, costs: StageCosts, recomputes: Recomputes, exchanged_s: Floats) -> Floats:
     """A lower bound of the simulated pipeline, [mesh, recompute, sharding].
 
-    ``exchanged_s`` is what replicas exchange in every micro-batch, [mesh, sharding, sort].
+    ``exchanged_s`` is what replicas exchange in every micro-batch, [mesh, sharding, rank].
     """
     extras = _Extras(meshes, costs, recomputes, exchanged_s)
     through, *turning = paths_of(meshes, costs)
@@ -146,7 +146,7 @@ def _offloaded_s(costs: StageCosts, recomputes: Recomputes) -> Floats:
 
 
 def paths_of(meshes: Meshes, costs: StageWork | StageCosts) -> tuple[Path, Path, Path]:
-    """Paths through the pipeline by each kind of rank, without recompute and exchanges, [mesh, sort]."""
+    """Paths through the pipeline by each kind of rank, without recompute and exchanges, [mesh, rank]."""
     columns, before, over = meshes.columns, costs.before, costs.over
     split = np.isin(columns["schedule"], SPLITTING)[:, None]
     p, v, m = columns["pp"][:, None], columns["vp"][:, None], costs.microbatches[:, None]

@@ -71,7 +71,7 @@ def module_sets(recomputes: Recomputes, by_module: Floats) -> Iterator[tuple[Boo
 def recompute_s(all_layers_s: Floats, modules_s: Floats, layers: Floats | Ints, recomputes: Recomputes) -> Floats:
     """Time to run layers' forward again, [mesh, recompute, stage]; ``layers`` are those of one chunk.
 
-    ``modules_s`` [mesh, 1, sort, module] is that of single modules.
+    ``modules_s`` [mesh, 1, rank, module] is that of single modules.
     """
     return repeated_s(all_layers_s, modules_s, layers, recomputes.along(3, 1))
 

@@ -14,7 +14,6 @@ import numpy as np
 from astra.columns import Columns, distinct, each, take
 from astra.cost import effects
 from astra.cost.between import Sync, p2p, sync, tied_s, with_other_groups
-from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import (
     Gathered,
     Layouts,
@@ -31,7 +30,7 @@ from astra.cost.gathered import (
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.low import fuses_experts, qkv_bytes, scaling
 from astra.cost.parts import parts
-from astra.cost.state import Held, Units, local, unit_parameters
+from astra.cost.state import WORKSPACE_BYTES, Held, Units, local, unit_parameters
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
 from astra.layers.operators import Retention, Shard
@@ -70,28 +69,28 @@ class Meshes(NamedTuple):
 
 
 class StageWork(NamedTuple):
-    """What each kind of rank does for one micro-batch, with all its chunks. [mesh, sort] unless said."""
+    """What each kind of rank does for one micro-batch, with all its chunks. [mesh, rank] unless said."""
 
     forward_s: Floats  # with exposed communication
     backward_s: Floats
     weight_s: Floats  # of backward_s
     recompute_s: Floats  # running all layers' forward again
-    modules_s: Floats  # [mesh, sort, module] running single modules again
-    until: Ints  # the last rank of the sort
+    modules_s: Floats  # [mesh, rank, module] running single modules again
+    until: Ints  # the last rank of that kind
     before: Passes  # the virtual stages that come before that rank
     final: Passes  # [mesh] the last virtual stage
     over: Passes  # [mesh] all of them
-    on_last: Ints  # [mesh] which sort holds the last virtual stage
+    on_last: Ints  # [mesh] which kind holds the last virtual stage
     sends: Ints  # of a micro-batch to other ranks, there and back
     p2p_s: Floats  # [mesh] one activation to the next stage
     p2p_source: Codes  # [mesh]
     in_flight: Ints  # (micro-batch, chunk) pairs alive
-    ahead: Ints  # the same on the last rank of the sort: forwards up to its first backward
+    ahead: Ints  # the same on the last rank of that kind: forwards up to its first backward
     microbatches: Ints  # [mesh]
 
 
 class StageCosts(NamedTuple):
-    """The same, and what each kind of rank holds. [mesh, sort] unless said."""
+    """The same, and what each kind of rank holds. [mesh, rank] unless said."""
 
     forward_s: Floats
     backward_s: Floats
@@ -111,7 +110,7 @@ class StageCosts(NamedTuple):
     microbatches: Ints
     alive: Floats  # micro-batches through all of a rank's layers that weigh as much as its pairs in flight
     kept_whole: Floats
-    kept_modules: Floats  # [mesh, sort, module] of it: what selective recompute of each module does not keep
+    kept_modules: Floats  # [mesh, rank, module] of it: what selective recompute of each module does not keep
     kept_checkpoint: Floats
     layer_whole: Floats  # the largest layer's
     layer_working: Floats  # with the gradients that live through a backward only
@@ -178,7 +177,7 @@ def retention(job: Job) -> Retention:
 
 def stage_work(job: Job, meshes: Meshes, gathered: Gathered) -> StageWork:
     """What the stages of every mesh do, which is all that the bound of a mesh asks for: nothing is run again."""
-    most = meshes.layouts.sorts(job.model)[meshes.layout].max(initial=1)
+    most = meshes.layouts.kinds_of_rank(job.model)[meshes.layout].max(initial=1)
     every = meshes.layouts.stages(job.model, every_rank=False)
     table = take(each(every, lambda column: column[:, :most]), meshes.layout)
     return _work(job, meshes, gathered, table, StageTimes(job, gathered, table, meshes.columns, again=False))
@@ -278,7 +277,7 @@ def host_s_per_byte(job: Job) -> float:
 
 
 def _in_flight(table: StageKinds, columns: Columns, microbatches: Ints) -> tuple[Ints, Ints]:
-    """(Micro-batch, chunk) pairs alive on the fullest rank of a sort, its first or its last, and on its last."""
+    """(Micro-batch, chunk) pairs alive on the fullest rank of a kind, its first or its last, and on its last."""
     shape = {"p": columns["pp"][:, None], "v": columns["vp"][:, None], "m": microbatches[:, None]}
     ends = np.concatenate((table.rank, table.until), axis=1)
     first, last = np.split(in_flight_chunks(columns["schedule"][:, None], **shape, rank=ends), 2, axis=1)

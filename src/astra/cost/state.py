@@ -44,6 +44,10 @@ COPY_BYTES: Final = 6.0  # of them the copy
 CLEAR_BYTES: Final = 4.0  # clearing the gradient buffer, of every parameter
 # One host's share of memory bandwidth for a GPU's optimizer on the CPU: 12 channels of DDR5-4800 for 8 GPUs, half used.
 CPU_UPDATE_BYTES_PER_S: Final = 28e9
+# Of cuBLAS and other libraries inside the allocator. Assumed: a few of the 32 MiB that cuBLAS takes on Hopper.
+WORKSPACE_BYTES: Final = 1.5e8
+# What the caching allocator reserves beyond a share of what is allocated. Chosen with the runtimes' reserved ratios.
+RESERVED_BYTES: Final = 5e8
 
 
 class Held(NamedTuple):
@@ -178,14 +182,14 @@ __all__ = [
 
 
 class Units(NamedTuple):
-    """Parameters of a rank's largest layer, and of the output's unit where it has one; [mesh, sort]."""
+    """Parameters of a rank's largest layer, and of the output's unit where it has one; [mesh, rank]."""
 
     layer: Floats
     head: Floats
 
 
 def unit_parameters(job: Job, shard: Shard, place: Ints, table: StageKinds, expert_ranks: Ints) -> Units:
-    """Of every sort of rank, as they are gathered."""
+    """Of every kind of rank, as they are gathered."""
     degrees = tuple(column[place] for column in (shard.tp, shard.ep, shard.etp))
     padded = effects.pads_experts(job.runtime, job.model.moe.experts, expert_ranks) if job.model.moe else 1.0
 

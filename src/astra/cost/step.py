@@ -36,28 +36,28 @@ class Evaluated(NamedTuple):
     """[mesh, recompute, sharding] results."""
 
     bound_s: Floats  # no more than the simulated step; equal to it where there is one stage
-    exchanged_s: Floats  # [mesh, sharding, sort] of the pipeline, between replicas in every micro-batch
+    exchanged_s: Floats  # [mesh, sharding, rank] of the pipeline, between replicas in every micro-batch
     after_s: Floats  # [mesh, sharding] of the step, what follows the pipeline
     peak_bytes: Floats  # allocated, on the worst rank
     known: Bools  # the recompute exists for the mesh (its layers fit a chunk)
 
 
 def states(job: Job, meshes: Meshes, costs: StageCosts, shardings: Sharding) -> States:
-    """Static memory, optimizer time and data-parallel communication, [mesh, sharding, sort]."""
+    """Static memory, optimizer time and data-parallel communication, [mesh, sharding, rank]."""
     how = memory.holding(job, costs, shardings)
     static = memory.states(job, costs, shardings)._replace(start=start_bytes(job, costs, shardings))
     return static, updated(job, costs, how), exchanged(job, meshes, costs, how)
 
 
 def updated(job: Job, costs: StageCosts, how: Holding) -> Timed:
-    """The optimizer, [mesh, sharding, sort]."""
+    """The optimizer, [mesh, sharding, rank]."""
     update = optimizer_s(job, each(costs.held, lambda column: column[:, None, :]), how)
     copying_s = effects.gather_host_s(job.runtime, how.zero, how.ranks, costs.layers[:, None, :])
     return update._replace(seconds=update.seconds + copying_s)
 
 
 def exchanged(job: Job, meshes: Meshes, costs: StageCosts, how: Holding) -> Replicas:
-    """What replicas exchange, [mesh, sharding, sort]."""
+    """What replicas exchange, [mesh, sharding, rank]."""
 
     def column(values: Ints) -> Ints:
         return values[:, None, None]

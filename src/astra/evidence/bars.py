@@ -94,8 +94,8 @@ def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -
 
 def _apart(kinds: Sequence[Kind]) -> Floats:
     """[kind] what is doubted besides, for words that runs have been published without."""
-    sorts = {(kind.model, kind.zero, *_shared(kind)): kind for kind in kinds}
-    many = {sort: len(runs().elsewhere(kind)) for sort, kind in sorts.items()}
+    seen = {(kind.model, kind.zero, *_shared(kind)): kind for kind in kinds}
+    many = {settings: len(runs().elsewhere(kind)) for settings, kind in seen.items()}
     return np.sqrt([many[(kind.model, kind.zero, *_shared(kind))] for kind in kinds]) * math.log(APART)
 
 
@@ -122,7 +122,7 @@ def _quantiles(near: Floats, as_long: Floats, without: str = "") -> Floats:
     return np.asarray(errors.sizes[block, place])
 
 
-class _Errors(NamedTuple):
+class _ErrorBlocks(NamedTuple):
     """Sizes of errors, ascending, in blocks; the last block is filled up with the largest, which has no share more."""
 
     sizes: Floats  # [block, place]
@@ -133,7 +133,7 @@ class _Errors(NamedTuple):
 
 
 @cache
-def _errors(without: str) -> _Errors:
+def _errors(without: str) -> _ErrorBlocks:
     """All errors but those of a source."""
     known = runs()
     counted = known.sets_bars & (np.array(known.source) != without)
@@ -152,7 +152,7 @@ def _errors(without: str) -> _Errors:
     of_length = [np.flatnonzero(length == each) for each in range(len(_lengths()) + 1)]
     before = tuple((some, in_block.cumsum(axis=1)[some]) for some in of_length)
     sizes, of, shares = (column.reshape(-1, _BLOCK) for column in (sizes[order], of, shares))
-    return _Errors(sizes, of, shares, length, before)
+    return _ErrorBlocks(sizes, of, shares, length, before)
 
 
 @cache

@@ -40,7 +40,7 @@ def read_script(text: str, asked: ImportAsked) -> ImportedLaunch:
         found += [(script, words, reader) for words, reader in _jobs(script)]
     if not found:
         raise _nothing(scripts, asked)
-    read = [_Job(script, _shape(words), reader(script, words, asked)) for script, words, reader in found]
+    read = [_StartedJob(script, _shape(words), reader(script, words, asked)) for script, words, reader in found]
     return _one(read, asked)
 
 
@@ -239,7 +239,7 @@ _AXES: Final = {"tensor_parallel_size": "tp", "context_parallel_size": "cp", "sp
                 "dp_shard_size": "dp_shard", "dp_replicate_size": "dp_replicate"}  # fmt: skip
 
 
-class _Job(NamedTuple):
+class _StartedJob(NamedTuple):
     """A job that a script starts, on one way through it."""
 
     script: Script
@@ -253,9 +253,9 @@ def _shape(words: list[str]) -> tuple[str, ...]:
     return tuple(sorted(f"{flag} {value}" for flag, value in pairs if flag.partition("=")[0] in shape_flags()))
 
 
-def _one(read: list[_Job], asked: ImportAsked) -> ImportedLaunch:
+def _one(read: list[_StartedJob], asked: ImportAsked) -> ImportedLaunch:
     """The job; several, or several ways that a script may go, must come to the same, or one is picked."""
-    different: dict[tuple[object, ...], _Job] = {}
+    different: dict[tuple[object, ...], _StartedJob] = {}
     for job in read:
         found = job.found
         decisive = (found.strategy, found.gpus, found.global_batch, found.seq, found.precision, found.model)

@@ -14,7 +14,7 @@ from astra.spec.model import ModelSpec
 from astra.spec.strategy import Strategy
 
 
-class _Shards(NamedTuple):
+class _HeldBy(NamedTuple):
     """How torchtitan's replicas hold the state."""
 
     dp: int
@@ -88,7 +88,7 @@ def _tokens(training: Numbers) -> tuple[int, int]:
     return (max(training.count(key) // seq, 1) if key in training.values else old), seq
 
 
-def _shards(read: Numbers, gpus: int | None, inner: int) -> _Shards:
+def _shards(read: Numbers, gpus: int | None, inner: int) -> _HeldBy:
     replicate = read.count("data_parallel_replicate_degree")
     shard = read.whole("data_parallel_shard_degree", -1)
     if shard == -1:
@@ -98,10 +98,10 @@ def _shards(read: Numbers, gpus: int | None, inner: int) -> _Shards:
         shard = max(gpus // (inner * replicate), 1)
     said = read.values.get("fsdp_reshard_after_forward", "default")
     if shard == 1 and said == "default":
-        return _Shards(replicate, 0)
+        return _HeldBy(replicate, 0)
     # By default weights stay gathered between the micro-batches of a pipeline.
     kept = said == "never" or (said == "default" and read.count("pipeline_parallel_degree") > 1)
-    return _Shards(replicate * shard, 3, "never" if kept else "always", shard if replicate > 1 else 0)
+    return _HeldBy(replicate * shard, 3, "never" if kept else "always", shard if replicate > 1 else 0)
 
 
 def _layers(parts: object) -> tuple[int, ...]:

@@ -64,9 +64,9 @@ def shell_array(name: str, rows: Iterable[Sequence[object]]) -> list[str]:
     return [f"{name}=(", *("  " + " ".join(shell(word) for word in row) for row in rows), ")"]
 
 
-def yaml(value: Any, indent: int = 0) -> str:
+def yaml(value: Any) -> str:
     """Plain data as block-style YAML."""
-    return "\n".join(_yaml_lines(value, indent)) + "\n"
+    return "\n".join(_yaml_lines(value, 0)) + "\n"
 
 
 def _yaml_lines(value: Any, indent: int) -> list[str]:

@@ -265,7 +265,7 @@ class _OfOneType(msgspec.Struct):
     node: str
 
 
-class _Choice(_OfOneType):
+class _RentedChoice(_OfOneType):
     """What a plan takes from a choice."""
 
     parts: list[_OfOneType]
@@ -288,7 +288,7 @@ def plan_of_choice(record: Mapping[str, Any], pick: int | None, where: str) -> d
     """The record of a plan on the GPUs of one choice: that of a row of the front, or the one that was chosen."""
     choice, asked = _picked(record, pick, where), record.get("asked")
     try:
-        read = msgspec.convert(choice, _Choice)
+        read = msgspec.convert(choice, _RentedChoice)
     except msgspec.ValidationError:
         read = None
     if read is None or not isinstance(asked, dict):

@@ -107,7 +107,7 @@ class StageKinds(NamedTuple):
     final: Floats  # [stage, kind] layers of the last virtual stage, whichever the kind
 
 
-class _Ranks(NamedTuple):
+class _RankKinds(NamedTuple):
     """Every rank of a pipeline, as the fields of ``StageKinds``; and which kind it is, counted as they first appear."""
 
     counts: Ints
@@ -137,7 +137,7 @@ def stages(model: ModelSpec, place: Place, layers: tuple[int, ...], every_rank: 
 
 
 @lru_cache(maxsize=4096)
-def _ranks(model: ModelSpec, place: Place, layers: tuple[int, ...]) -> _Ranks:
+def _ranks(model: ModelSpec, place: Place, layers: tuple[int, ...]) -> _RankKinds:
     prefix, passed, held = _kind_prefix(model), np.array((0, *accumulate(layers))), np.array(place)
     counts = (prefix[passed[1:]] - prefix[passed[:-1]])[held].sum(axis=0)
     largest = np.array(layers)[held].max(axis=0)
@@ -146,7 +146,7 @@ def _ranks(model: ModelSpec, place: Place, layers: tuple[int, ...]) -> _Ranks:
     table = np.column_stack((counts, largest, first, last, sends)).tolist()
     kinds_seen: dict[tuple[int, ...], int] = {}
     kind = [kinds_seen.setdefault(tuple(row), len(kinds_seen)) for row in table]
-    return _Ranks(counts, first, last, sends, largest, np.array(kind))
+    return _RankKinds(counts, first, last, sends, largest, np.array(kind))
 
 
 def _sends(held: Ints) -> Ints:

@@ -113,17 +113,17 @@ GREEN: Final = ("energy", "co2")
 _EXAMPLE: Final = {"budget": "Such as --budget 400k.", "deadline": "Such as --deadline 14d."}
 
 
-def dollars_of(budget: float | str | None, where: str = "budget") -> float:
+def dollars_of(budget: float | str | None) -> float:
     """Read ``400k``, ``$1.2M`` or a number of dollars."""
     value = parse_count(str(budget).strip().removeprefix("$"))
     if value is None or value <= 0:
-        raise InputError(where, budget, want="dollars above zero, such as 400k or 1.2M")
+        raise InputError("budget", budget, want="dollars above zero, such as 400k or 1.2M")
     return value
 
 
-def seconds_of(deadline: float | str | None, where: str = "deadline") -> float:
+def seconds_of(deadline: float | str | None) -> float:
     """Read ``14d``, ``36h``, ``2w`` or a number of days."""
     value = parse_seconds(str(deadline))
     if value is None:
-        raise InputError(where, deadline, want="a time above zero, such as 14d, 36h, 20min or 2w")
+        raise InputError("deadline", deadline, want="a time above zero, such as 14d, 36h, 20min or 2w")
     return value

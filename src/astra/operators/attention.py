@@ -161,14 +161,14 @@ def _up_to(rows: Floats, most: float) -> Floats:
     return short * (rows - 0.5 * short)
 
 
-class _Found(NamedTuple):
+class _KernelFound(NamedTuple):
     curve: KernelCurve
     level: float  # of this GPU's fraction of peak over that of the GPU the curve was measured on
     source: Source
 
 
 def _fused(
-    device: Device, shape: AttentionShape, found: _Found, causal: bool, window: int | None, precision: str
+    device: Device, shape: AttentionShape, found: _KernelFound, causal: bool, window: int | None, precision: str
 ) -> Timed:
     curve = found.curve
     precision = "fp8" if curve.kernel in FP8_KERNELS.values() else precision
@@ -243,7 +243,7 @@ def _unfused(device: Device, shape: AttentionShape, *, direction: str, precision
     return Timed(seconds, source)
 
 
-def _provenance(found: _Found, shape: AttentionShape) -> Codes:
+def _provenance(found: _KernelFound, shape: AttentionShape) -> Codes:
     curve = found.curve
     dim = 0.5 * (shape.head_dim + shape.head_dim_v)
     inside = (dim >= min(curve.dims)) & (dim <= max(curve.dims))
@@ -263,7 +263,7 @@ def _family(device: Device) -> tuple[str, float, str, Source]:
     return entry["family"], entry["level"], found.gpu, source
 
 
-def _find(device: Device, kernel: str, direction: str) -> _Found:
+def _find(device: Device, kernel: str, direction: str) -> _KernelFound:
     """The curve for a kernel: this GPU's own or that of one like it if there is one, else its family's."""
     if kernel not in KERNELS:
         raise UnknownName("attention kernel", kernel, KERNELS)
@@ -279,22 +279,22 @@ def _find(device: Device, kernel: str, direction: str) -> _Found:
         have = sorted({each for place, each, _ in curves if place in (family, gpu)} | {"sdpa", "unfused"})
         raise InputError("attention kernel", kernel, want=f"one that {device.name} runs: {', '.join(have)}")
     if not curve.gpu:
-        return _Found(curve, level, Source.ASSUMED)
+        return _KernelFound(curve, level, Source.ASSUMED)
     here = curve.gpu == gpu and curve.rows > 1
-    return _Found(curve, level, source if here else max(source, Source.TRANSFERRED))
+    return _KernelFound(curve, level, source if here else max(source, Source.TRANSFERRED))
 
 
-def _near(gpu: str, kernel: str, direction: str) -> _Found | None:
+def _near(gpu: str, kernel: str, direction: str) -> _KernelFound | None:
     """A measured GPU's own curve, or that of the GPU it is most like (``like``) at the level of its own."""
     curves, gpus = _curves(), read_json("attention.json")["gpus"]
     own = curves.get((gpu, kernel, direction))
     if own is not None:
-        return _Found(own, 1.0, Source.INTERPOLATED)
+        return _KernelFound(own, 1.0, Source.INTERPOLATED)
     like = gpus.get(gpu, {}).get("like", "")
     theirs = curves.get((like, kernel, direction))
     if theirs is None:
         return None
-    return _Found(theirs, gpus[gpu]["level"] / gpus[like]["level"], Source.TRANSFERRED)
+    return _KernelFound(theirs, gpus[gpu]["level"] / gpus[like]["level"], Source.TRANSFERRED)
 
 
 @cache

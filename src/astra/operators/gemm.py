@@ -188,7 +188,7 @@ UNMEASURED_FRACTION: Final = 0.6  # of peak; a rule of thumb for GPUs without a 
 UNMEASURED_OVERHEAD_S: Final = 5 * US
 
 
-class _Choice(NamedTuple):
+class _Served(NamedTuple):
     """The surface that serves a device, and what to do with it."""
 
     surface: Surface | None
@@ -283,7 +283,7 @@ def either(first: Floats, second: Floats) -> Floats:
     return np.sqrt(np.sqrt(first * first + second * second))
 
 
-def _work(choice: _Choice, shapes: Shapes, sms: int) -> tuple[Floats, float, Codes]:
+def _work(choice: _Served, shapes: Shapes, sms: int) -> tuple[Floats, float, Codes]:
     """Effective FLOPs, the fixed time and the provenance."""
     if choice.surface is None:
         assumed = np.full(len(shapes.m), choice.source, np.int8)
@@ -293,14 +293,14 @@ def _work(choice: _Choice, shapes: Shapes, sms: int) -> tuple[Floats, float, Cod
     return effective_flops(choice.surface, shapes, sms), choice.surface.card.overhead_s, source
 
 
-def _choose(device: Device, precision: str, layout: str) -> _Choice:
+def _choose(device: Device, precision: str, layout: str) -> _Served:
     fitted, table = surfaces(), read_json("gemm.json")
     if layout not in table["layouts"]:
         raise UnknownName("layout", layout, table["layouts"])
     wanted = STANDS_FOR[precision]
     found = basis(device, {gpu for gpu, _ in fitted})
     if found is None:
-        return _Choice(None, table["layouts"][layout], sustained(device, wanted), Source.ASSUMED)
+        return _Served(None, table["layouts"][layout], sustained(device, wanted), Source.ASSUMED)
     surface = fitted.get((found.gpu, wanted)) or fitted[found.gpu, "bf16"]
     card, source = surface.card, found.source
     if precision not in (card.precision, "fp16") or not card.peaks.match(device, precision):
@@ -309,4 +309,4 @@ def _choose(device: Device, precision: str, layout: str) -> _Choice:
     level = table["levels"].get(device.name)
     if level is not None and found.gpu != device.name:
         factor, clock = factor * level["factor"], level["clock"]
-    return _Choice(surface, factor, 1.0 if clock == "sustained" else sustained(device, wanted), source)
+    return _Served(surface, factor, 1.0 if clock == "sustained" else sustained(device, wanted), source)

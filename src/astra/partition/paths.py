@@ -10,7 +10,7 @@ from astra.partition.problem import Pipeline, StageRun, packed, stage_times, val
 from astra.provenance import Floats, Ints
 
 if TYPE_CHECKING:
-    from astra.partition.solve import _Search
+    from astra.partition.solve import _ShortestPaths
 
 _MOST_CHOICES: Final = 4096
 _NOBODY: Final = -1
@@ -35,7 +35,7 @@ class _End(NamedTuple):
     after_s: float  # the transfer behind the run's next stage
 
 
-class _Stage(NamedTuple):
+class _Placing(NamedTuple):
     """A stage about to be placed."""
 
     pool: int
@@ -49,7 +49,7 @@ class _Stage(NamedTuple):
 class Paths:
     """Shortest paths under one bottleneck."""
 
-    def __init__(self, search: _Search, bottleneck: float, budget: float) -> None:
+    def __init__(self, search: _ShortestPaths, bottleneck: float, budget: float) -> None:
         self.search, self.problem = search, search.problem
         self.bottleneck, self.budget = bottleneck, budget
         self.depth = search.depth
@@ -59,7 +59,7 @@ class Paths:
         self._packed: dict[int, Floats] = {}
         self._ahead: dict[tuple[int, int], Floats] = {}
         self._held = search.by_stages(np.array([bottleneck]))[:, :, 0] if search.problem.stages else np.zeros((0, 0))
-        self._reaches: dict[_Stage, Ints] = {}
+        self._reaches: dict[_Placing, Ints] = {}
         self._tops: dict[tuple[int, int, float], Ints] = {}
         self.best: tuple[float, int] = (budget, _NOBODY)
         self.choices = self._useful()
@@ -138,7 +138,7 @@ class Paths:
         if needed & ~front.mask or problem.stages not in (None, front.place):
             return
         fixed_s = front.after_s + choice.first_s
-        stage = _Stage(front.pool, front.choice, front.place, fixed_s, True, front.place == 1)
+        stage = _Placing(front.pool, front.choice, front.place, fixed_s, True, front.place == 1)
         last = self._place(record, stage, front.mask, only_whole=True)
         if last is not None and self.records[last].cost[-1] < self.best[0]:
             self.best = (float(self.records[last].cost[-1]), last)
@@ -152,7 +152,7 @@ class Paths:
             hop_s = float(self.problem.hop_s[pool, front.pool][number, front.choice])
             if hop_s not in closed:
                 fixed_s = front.after_s + hop_s
-                stage = _Stage(front.pool, front.choice, front.place, fixed_s, False, front.place == 1)
+                stage = _Placing(front.pool, front.choice, front.place, fixed_s, False, front.place == 1)
                 closed[hop_s] = self._place(record, stage, front.mask)
             if (found := closed[hop_s]) is not None:
                 self._merge(ends, _End(front.mask, front.place, pool, number, hop_s), found)
@@ -170,7 +170,7 @@ class Paths:
                 self._merge(waiting, _End(mask, place, end.pool, end.choice, after_s), found)
             if count == most:
                 return
-            stage = _Stage(end.pool, end.choice, place, after_s + choice.send_s, False, place == 1)
+            stage = _Placing(end.pool, end.choice, place, after_s + choice.send_s, False, place == 1)
             found = self._place(found, stage, mask, growing=True)
             if found is None:
                 return
@@ -178,7 +178,7 @@ class Paths:
 
     def _hopeful(self, record: int, mask: int, end: _End, place: int) -> bool:
         """Whether one more stage of the run and all unused pools may hold the rest within the budget."""
-        top = self._reach(_Stage(end.pool, end.choice, place, 0.0, False, False))
+        top = self._reach(_Placing(end.pool, end.choice, place, 0.0, False, False))
         after = self.ahead(mask, place)[np.maximum(top, 0)]
         return bool((self.records[record].cost + after < self.best[0]).any())
 
@@ -192,14 +192,14 @@ class Paths:
             self.records.append(_Record(*(np.where(better, n, o) for n, o in zip(new, old, strict=True))))
             ahead[key] = len(self.records) - 1
 
-    def _reach(self, stage: _Stage) -> Ints:
+    def _reach(self, stage: _Placing) -> Ints:
         """The most layers placed after a stage that starts with j layers placed, by time and memory."""
         if stage not in self._reaches:
             room = self.search._room(stage.pool, stage.choice, stage.place, stage.first, stage.last)
             self._reaches[stage] = np.minimum(self._top(stage), room)
         return self._reaches[stage]
 
-    def _top(self, stage: _Stage) -> Ints:
+    def _top(self, stage: _Placing) -> Ints:
         """The same by time alone."""
         key = (stage.pool, stage.choice, stage.fixed_s)
         if key not in self._tops:
@@ -208,7 +208,7 @@ class Paths:
         return self._tops[key]
 
     def _place(
-        self, record: int, stage: _Stage, mask: int, *, growing: bool = False, only_whole: bool = False
+        self, record: int, stage: _Placing, mask: int, *, growing: bool = False, only_whole: bool = False
     ) -> int | None:
         """Add one stage in every size that fits; None if nothing useful comes of it.
 

@@ -68,7 +68,7 @@ def bound(problem: Problem, *, below: float = np.inf, effort: Effort | None = No
     return _ranges(problem, below, effort or Effort(), exact=False)
 
 
-class _Range(NamedTuple):
+class _Bottlenecks(NamedTuple):
     """Neighbouring bottlenecks, and what is known of the least sum under any of them."""
 
     low: int
@@ -78,14 +78,14 @@ class _Range(NamedTuple):
 
 
 def _ranges(problem: Problem, below: float, effort: Effort, *, exact: bool) -> Bounded:
-    search = _Search(problem, effort)
+    search = _ShortestPaths(problem, effort)
     longest_s = search.bottlenecks(below)
     best: Pipeline | None = None
     limit = least = below
-    ranges: list[_Range] = []
+    ranges: list[_Bottlenecks] = []
     start, size = 0, 1
     while start < len(longest_s):
-        ranges.append(_Range(start, min(start + size, len(longest_s)) - 1))
+        ranges.append(_Bottlenecks(start, min(start + size, len(longest_s)) - 1))
         start, size = start + size, 2 * size
     ranges.reverse()
     while ranges and not effort.over:
@@ -110,10 +110,10 @@ def _ranges(problem: Problem, below: float, effort: Effort, *, exact: bool) -> B
         if low == high and tried:
             least = min(least, problem.sum_weight * known + problem.max_weight * float(longest_s[low]))
         elif low == high:
-            ranges.append(_Range(low, high, known))
+            ranges.append(_Bottlenecks(low, high, known))
         elif low < high:
             middle = (low + high) // 2
-            ranges += [_Range(middle + 1, high, known, tried), _Range(low, middle, known)]
+            ranges += [_Bottlenecks(middle + 1, high, known, tried), _Bottlenecks(low, middle, known)]
     return Bounded(0.0 if effort.over else least, best)
 
 
@@ -133,7 +133,7 @@ def _most_layers(table: Floats, ends_below: float) -> int:
     return int((front - back).max(initial=0))
 
 
-class _Search:
+class _ShortestPaths:
     """The shortest paths of one problem."""
 
     def __init__(self, problem: Problem, effort: Effort) -> None:

@@ -68,12 +68,12 @@ _END_S: Final = 5.0
 _THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class _Asked(NamedTuple):
+class _Attempted(NamedTuple):
     question: Question
     tries: int
 
 
-class _Worker:
+class _Process:
     """A process and the question it is at."""
 
     def __init__(self, answering: Answering) -> None:
@@ -89,9 +89,9 @@ class _Worker:
         self.process = context.Process(target=_work, args=(theirs, answering), daemon=True)  # type: ignore[attr-defined]
         self.process.start()
         theirs.close()
-        self.asked: _Asked | None = None
+        self.asked: _Attempted | None = None
 
-    def ask(self, asked: _Asked) -> None:
+    def ask(self, asked: _Attempted) -> None:
         """Give it a question; a worker that is gone is noticed when its answer is waited for."""
         self.asked = asked
         with suppress(OSError):
@@ -113,11 +113,11 @@ class Local:
 
     def __init__(self, workers: int, answering: Answering = answered) -> None:
         self.workers, self._answering = workers, answering
-        self._all: list[_Worker] = []
+        self._all: list[_Process] = []
 
     def answers(self, questions: Iterable[Question]) -> Iterator[Given]:
         """A line for each question, as they are done."""
-        waiting, again = iter(questions), deque[_Asked]()
+        waiting, again = iter(questions), deque[_Attempted]()
         while True:
             self._hand_out(waiting, again)
             busy = {worker.pipe: worker for worker in self._all if worker.asked is not None}
@@ -129,7 +129,7 @@ class Local:
                 if given is not None:
                     yield given
 
-    def _hand_out(self, waiting: Iterator[Question], again: deque[_Asked]) -> None:
+    def _hand_out(self, waiting: Iterator[Question], again: deque[_Attempted]) -> None:
         """A question for everybody who has none."""
         idle = [worker for worker in self._all if worker.asked is None]
         while idle or len(self._all) < self.workers:
@@ -138,13 +138,13 @@ class Local:
                 question = next(waiting, None)
                 if question is None:
                     return
-                asked = _Asked(question, 1)
+                asked = _Attempted(question, 1)
             if not idle:
-                self._all.append(_Worker(self._answering))
+                self._all.append(_Process(self._answering))
                 idle.append(self._all[-1])
             idle.pop().ask(asked)
 
-    def _take(self, worker: _Worker, again: deque[_Asked]) -> Given | None:
+    def _take(self, worker: _Process, again: deque[_Attempted]) -> Given | None:
         """The answer of a worker; None if it is gone and its question is to be asked again."""
         asked = worker.asked
         assert asked is not None
@@ -154,7 +154,7 @@ class Local:
             self._all.remove(worker)
             code = worker.end()
             if asked.tries < MOST_TRIES:
-                again.append(_Asked(asked.question, asked.tries + 1))
+                again.append(_Attempted(asked.question, asked.tries + 1))
                 return None
             return Given(lost(asked.question.key, asked.tries, _ending(code)), asked.tries)
         worker.asked = None

@@ -73,7 +73,7 @@ def afford(
     request = requested("rent", model or USUAL, {"mixes": "none", **asked, "budget": budget})
     usd, limit_s = float(request.budget or 0.0), HORIZON_S if deadline is None else seconds_of(deadline)
     request = msgspec.structs.replace(request, budget=None, deadline=deadline)
-    search = _Search(request, Caps(usd, limit_s), progress)
+    search = _MostTokens(request, Caps(usd, limit_s), progress)
     first = search.most(request.model)
     spent = 6 * first.parameters * first.tokens if first is not None else FLOPS_PER_USD * usd
     named = [first] if model is not None and first is not None else []
@@ -85,7 +85,7 @@ def afford(
     return _report(rows, named[0].model if named else "", search, ratio)
 
 
-class _Search:
+class _MostTokens:
     """The most tokens of one model after another, of the same offers within the same caps."""
 
     def __init__(self, request: PlanRequest, caps: Caps, progress: Callable[[float], None] | None) -> None:
@@ -236,7 +236,7 @@ def _near(parameters: float) -> list[str]:
     return list(found)
 
 
-def _report(rows: list[Afforded], named: str, search: _Search, ratio: float) -> AffordReport:
+def _report(rows: list[Afforded], named: str, search: _MostTokens, ratio: float) -> AffordReport:
     """The record, models by size."""
     ranked = sorted(rows, key=lambda row: row.parameters)
     allowed = [row for row in ranked if row.tokens_per_parameter >= ratio]

@@ -90,7 +90,7 @@ def mix(
     """Every mix of the offers against the front of single types; ``most`` GPUs in all."""
     if which == "none" or not singles:
         return Mixed([], 0, 0, 0)
-    table = _Table(job_of, options, front_of(singles), Effort() if which == "all" else Effort(MOST_EFFORT),
+    table = _Bounds(job_of, options, front_of(singles), Effort() if which == "all" else Effort(MOST_EFFORT),
                    upper=upper, most_s=most_s, likely=which == "some")  # fmt: skip
     considered, found = 0, []
     may = np.inf if which == "all" else 0 if table.experts else MOST_PLANNED
@@ -136,7 +136,7 @@ def _sizes(first: Offer, second: Offer, most: int, precision: str) -> tuple[Ints
     return one[kept], other[kept]
 
 
-class _Table:
+class _Bounds:
     """The front of single types and the lower bounds of mixes."""
 
     def __init__(
@@ -254,9 +254,9 @@ class _Table:
         key = offer.device.name, str(offer.node.links[0].reach if offer.node.links else 1)
         if key not in self._work:
             job, columns = self._job(offer), self._planner(offer).fleet.columns[0]
-            sorts: list[LayerKind | str] = [*kinds(job.model), EMBEDDING, HEAD]
+            whole: list[LayerKind | str] = [*kinds(job.model), EMBEDDING, HEAD]
             parts, place = columns.gathered.parts, columns.gathered.place
-            busy = [(parts[sort].forward.compute_s + parts[sort].backward.compute_s)[place] for sort in sorts]
+            busy = [(parts[part].forward.compute_s + parts[part].backward.compute_s)[place] for part in whole]
             self._work[key] = self._least_work(job, columns, np.stack(busy, axis=1))
         return self._work[key]
 

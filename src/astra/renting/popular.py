@@ -33,7 +33,7 @@ def popular(
     offers: Sequence[Offer], state: FrontSearch, job_of: JobOf, options: Money, *, upper: bool
 ) -> tuple[list[Refined], list[str]]:
     """The common choices that are sold, and what was not looked at."""
-    remarks, chosen = _Remarks(state.found, job_of, options, upper=upper), []
+    remarks, chosen = _Leftover(state.found, job_of, options, upper=upper), []
     for gpu in POPULAR_GPUS:
         some = [offer for offer in offers if offer.device.name == gpu and len(offer.counts) > 1]
         if not some:
@@ -49,7 +49,7 @@ def _fame(provider: str) -> int:
     return POPULAR_PROVIDERS.index(provider) if provider in POPULAR_PROVIDERS else len(POPULAR_PROVIDERS)
 
 
-class _Remarks:
+class _Leftover:
     """What the search of the front left behind, and what is told."""
 
     def __init__(self, found: list[FoundOffer], job_of: JobOf, options: Money, *, upper: bool) -> None:

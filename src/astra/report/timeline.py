@@ -22,6 +22,7 @@ ROW: Final = 24.0
 CURVE: Final = 20.0  # the memory of a lane, under its row
 GAP: Final = 8.0
 MOST_SPANS: Final = 420  # of one lane, drawn one by one
+MOST_TICKS: Final = 9
 WINDOW: Final = 44  # spans of the first lane in a window of a long step
 COLUMNS: Final = 220  # of a long step as a whole
 MEANING: Final = {
@@ -228,15 +229,15 @@ def _clock(at_s: float, window: Window) -> str:
     return f"{at_s:.10g} s" if window.end_s - window.start_s < 1 else f"{at_s:g} s"
 
 
-def ticks(start: float, end: float, most: int = 9) -> list[float]:
-    """Round numbers between two ends, at most ``most`` of them."""
+def ticks(start: float, end: float) -> list[float]:
+    """Round numbers between two ends, at most ``MOST_TICKS`` of them."""
     span = end - start
     if span <= 0:
         return [start]
     unit = 10.0 ** len(str(int(span))) if span >= 1 else 1.0
     while unit > span:
         unit /= 10
-    step = next(unit * times for times in (0.1, 0.2, 0.5, 1, 2, 5, 10) if span / (unit * times) <= most)
+    step = next(unit * times for times in (0.1, 0.2, 0.5, 1, 2, 5, 10) if span / (unit * times) <= MOST_TICKS)
     first = int(start / step) + (start > 0 and start % step > 1e-9 * step)
     found = []
     while first * step <= end * (1 + 1e-12):

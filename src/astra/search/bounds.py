@@ -18,7 +18,6 @@ import numpy as np
 
 from astra.columns import Column, Columns, distinct
 from astra.cost import effects, memory, step
-from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.gathered import graph_bytes
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.parts import Part, pieces
@@ -33,7 +32,7 @@ from astra.cost.stage import (
     shard_groups,
     shard_of,
 )
-from astra.cost.state import Held, Holding, local, static_bytes, whole_gradient_bytes
+from astra.cost.state import WORKSPACE_BYTES, Held, Holding, local, static_bytes, whole_gradient_bytes
 from astra.cost.timed import PartTable
 from astra.layers import blocks
 from astra.layers import weights as weights_of

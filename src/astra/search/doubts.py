@@ -59,7 +59,7 @@ def least_doubts(job: Job, counts: Ints, *, upper: bool) -> Floats:
 
 
 def _groups_of(job: Job, counts: Ints) -> tuple[Ints, Ints]:
-    """The last of each sort of counts that kinds of runs tell apart, and the sort of every count.
+    """The last of each kind of counts that kinds of runs tell apart, and the kind of every count.
 
     They tell how often one GPU was doubled, and whether the links of one node join all: those of the last, which has
     the most GPUs, reach as far as any strategy of the others.

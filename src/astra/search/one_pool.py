@@ -211,7 +211,7 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
     return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
 
 
-class _Found(NamedTuple):
+class _BestFound(NamedTuple):
     """The best of all searches of a job, as they are told, with the attempt of the first; and the searches."""
 
     attempt: Attempt
@@ -222,7 +222,7 @@ class _Found(NamedTuple):
     feasible: int
 
 
-def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) -> _Found:
+def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) -> _BestFound:
     """What the first attempt at a job finds that something fits in, and what is better beside it."""
     keep, usual = max(top, KEPT), job
     tried = attempts(roomiest(job, world.restrictions, world.rules), world.restrictions)
@@ -255,7 +255,7 @@ def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) 
     considered, evaluated, feasible = (
         sum(getattr(one, name) for one in searches) for name in ("considered", "evaluated", "feasible")
     )
-    return _Found(attempt, searches, fitting, considered, evaluated, feasible)
+    return _BestFound(attempt, searches, fitting, considered, evaluated, feasible)
 
 
 def _best_of_groups(ranked: list[tuple[Strategy, Estimate]]) -> list[tuple[Strategy, Estimate]]:

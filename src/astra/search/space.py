@@ -29,7 +29,7 @@ from astra.rules.names import ALIASES, DERIVED, Names, facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule, Verdict, check
 from astra.schedule.registry import find
-from astra.search.words import hides_experts, module_choices, moment_choices, offload_choices, settled, word_facts
+from astra.search.words import module_choices, moment_choices, offload_choices, overlaps_experts, settled, word_facts
 from astra.spec.job import Job
 from astra.spec.strategy_fields import CHOICES, MODULES, OVERLAPS, SCHEDULES
 
@@ -122,9 +122,9 @@ class Space:
         """Settings of each switch that the runtime has."""
         can = self.job.runtime.can
         has: dict[str, tuple[bool, ...]] = {"flash": (False, True) if can.unfused else (True,)}
-        hides = {f"overlap_{name}": (False, True) if name in can.overlap else (False,) for name in OVERLAPS}
-        hides["overlap_ep"] = (False, True) if hides_experts(self.job) else (False,)
-        return {name: (hides | has)[name] for name in FLAGS}
+        overlapped = {f"overlap_{name}": (False, True) if name in can.overlap else (False,) for name in OVERLAPS}
+        overlapped["overlap_ep"] = (False, True) if overlaps_experts(self.job) else (False,)
+        return {name: (overlapped | has)[name] for name in FLAGS}
 
     def _joint_rules(self) -> list[Rule]:
         """Rules of the runtime that join what every mesh may be held with to the mesh itself, and that may break."""
@@ -296,7 +296,7 @@ class Space:
         self.dominated += round(float(strategies.sum()) / max(len(flags), 1) * (self._flag_space - len(flags)))
         layouts = table[origin, 2]
         if wide["overlap_ep"].any():
-            once = self._hide_experts(wide)
+            once = self._overlap_experts(wide)
             self.dominated += round(float(strategies[~once].sum()))
             wide, strategies = {name: column[once] for name, column in wide.items()}, strategies[once]
             origin, layouts = origin[once], layouts[once]
@@ -304,7 +304,7 @@ class Space:
         meshes = Meshes({name: column[kept] for name, column in wide.items()}, layouts[kept], self.layouts)
         return meshes, strategies[kept], grid[origin][kept]
 
-    def _hide_experts(self, wide: dict[str, Column]) -> Bools:
+    def _overlap_experts(self, wide: dict[str, Column]) -> Bools:
         """Switch the overlap of expert exchanges off where there is none; which rows are then not there twice.
 
         Where it is fixed, rows that cannot have it are left to the rules, which refuse them.

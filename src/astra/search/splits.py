@@ -160,12 +160,12 @@ def all_polished(
     job: Job, candidates: Sequence[Candidate], user_rules: Sequence[Rule], timed: Sequence[Gathered] = ()
 ) -> list[Candidate]:
     """Strategies with the best splits found, and their simulated steps; their splits are costed side by side."""
-    found, left = list(candidates), list[_Moved]()
+    found, left = list(candidates), list[_Moving]()
     for place, (strategy, _) in enumerate(candidates):
         if strategy.pp > 1:
             said = job.saying(strategy)
             parts = parts_of(said, as_row(said, strategy).meshes.columns, timed if said is job else ())
-            left.append(_Moved(place, said, parts, layers_of(said, strategy)))
+            left.append(_Moving(place, said, parts, layers_of(said, strategy)))
     for _ in range(ROUNDS):
         quicker = [(one, _quicker(one, found[one.place], user_rules, faster)) for one, faster in _tried(left, found)]
         left = [one for one, better in quicker if better is not None]
@@ -175,14 +175,14 @@ def all_polished(
     return found
 
 
-class _Moved:
+class _Moving:
     """A strategy whose split is moved: its place among the others, what it says, its parts, and the splits seen."""
 
     def __init__(self, place: int, job: Job, parts: Gathered, layers: Split) -> None:
         self.place, self.job, self.parts, self.layers, self.seen = place, job, parts, layers, {layers}
 
 
-def _tried(left: Sequence[_Moved], found: Sequence[Candidate]) -> Iterator[tuple[_Moved, list[tuple[float, Split]]]]:
+def _tried(left: Sequence[_Moving], found: Sequence[Candidate]) -> Iterator[tuple[_Moving, list[tuple[float, Split]]]]:
     """Each with the splits one move away that are quicker; those that share their parts are costed together."""
     for parts in {id(one.parts.parts): one.parts.parts for one in left}.values():
         some = [one for one in left if one.parts.parts is parts]
@@ -196,7 +196,7 @@ def _tried(left: Sequence[_Moved], found: Sequence[Candidate]) -> Iterator[tuple
 
 
 def _quicker(
-    one: _Moved, best: Candidate, user_rules: Sequence[Rule], faster: Sequence[tuple[float, Split]]
+    one: _Moving, best: Candidate, user_rules: Sequence[Rule], faster: Sequence[tuple[float, Split]]
 ) -> Candidate | None:
     """The strategy with the best of some splits that is legal."""
     for seconds, split in faster:

@@ -77,7 +77,7 @@ def word_facts(job: Job) -> dict[str, Any]:
     return {**codes, "shard": words.shard}
 
 
-def hides_experts(job: Job) -> bool:
+def overlaps_experts(job: Job) -> bool:
     """Whether expert exchanges can be put beside another micro-batch."""
     return job.model.moe is not None and "ep" in job.runtime.can.overlap
 

@@ -70,14 +70,14 @@ def solve(problem: SchedulingProblem, costs: Sequence[Cost], close: float = CLOS
     for place, cost in enumerate(costs):
         # What only breaks ties is not worth a fine grid.
         grids = MOST_VARIABLES if place <= 1 else {32: MOST_VARIABLES[128]}
-        schedule, bound, slots = _best(_Stage(problem, cost, tuple(caps), costs, close), schedule, grids)
+        schedule, bound, slots = _best(_OneCost(problem, cost, tuple(caps), costs, close), schedule, grids)
         bounds.append(bound)
         used = max(used, slots)
         caps.append(Cap(cost, total(problem, schedule, cost)))
     return Solved(schedule, tuple(total(problem, schedule, cost) for cost in costs), tuple(bounds), used)
 
 
-class _Stage(NamedTuple):
+class _OneCost(NamedTuple):
     """One cost to make small, within caps on those before it; ``costs`` are all of them."""
 
     problem: SchedulingProblem
@@ -107,7 +107,7 @@ class _Stage(NamedTuple):
         return value <= bound + self.close * abs(value)
 
 
-def _best(stage: _Stage, known: Schedule, grids: Mapping[int, int]) -> tuple[Schedule, float, int]:
+def _best(stage: _OneCost, known: Schedule, grids: Mapping[int, int]) -> tuple[Schedule, float, int]:
     """A schedule that is best in one cost within caps, a bound on that, and the slots it took."""
     problem, counted = stage.problem, stage.counted
     bound, used = math.fsum(map(stage.least, problem.tasks)), 0
@@ -115,7 +115,7 @@ def _best(stage: _Stage, known: Schedule, grids: Mapping[int, int]) -> tuple[Sch
     for slots, most in grids.items():
         if stage.near(value, bound) or not counted:
             break
-        grid = _Grid.of(stage, known, slots)
+        grid = _Slotted.of(stage, known, slots)
         if len(grid.variables) > most:
             break
         used = slots
@@ -128,7 +128,7 @@ def _best(stage: _Stage, known: Schedule, grids: Mapping[int, int]) -> tuple[Sch
     return known, min(bound, value), used
 
 
-def _realised(stage: _Stage, known: Schedule, found: dict[int, TaskRun]) -> Schedule:
+def _realised(stage: _OneCost, known: Schedule, found: dict[int, TaskRun]) -> Schedule:
     """The better of a known schedule and the one that an answer of the grid is in real time."""
     problem = stage.problem
     ways = []
@@ -201,16 +201,16 @@ class _Variable(NamedTuple):
     slot: int
 
 
-class _Grid(NamedTuple):
+class _Slotted(NamedTuple):
     """The program of a stage on a grid of slots."""
 
-    stage: _Stage
+    stage: _OneCost
     slot_s: float
     slots: int
     variables: list[_Variable]
 
     @classmethod
-    def of(cls, stage: _Stage, known: Schedule, slots: int) -> _Grid:
+    def of(cls, stage: _OneCost, known: Schedule, slots: int) -> _Slotted:
         """Every start that may be in a schedule no worse than the known one."""
         until_s = _latest(stage, known)
         last_s = max(until_s.values())
@@ -283,7 +283,7 @@ class _Grid(NamedTuple):
         )
 
 
-def _within(stage: _Stage, number: int, way: TaskWay) -> bool:
+def _within(stage: _OneCost, number: int, way: TaskWay) -> bool:
     """Whether a way, at its earliest, leaves to the others the least that they cost within every cap."""
     tasks = stage.problem.tasks
     for cap in stage.caps:
@@ -305,7 +305,7 @@ def _slot(about_s: float, durations: list[float]) -> float:
     return min([about_s, *sorted(close)], key=lambda slot_s: (cut_off(slot_s), -slot_s))
 
 
-def _latest(stage: _Stage, known: Schedule) -> dict[int, float]:
+def _latest(stage: _OneCost, known: Schedule) -> dict[int, float]:
     """When each counted task must be done in a schedule that is no worse than the known one.
 
     What one task may cost is what all may, less the least that the others cost; a cost that grows with the end of the

@@ -145,13 +145,13 @@ class Job(Spec, frozen=True, kw_only=True):
         """The most a recommended plan may reserve."""
         return self.usable_bytes * (1 - self.headroom)
 
-    def hides(self, strategy: Strategy) -> tuple[str, ...]:
+    def overlapped(self, strategy: Strategy) -> tuple[str, ...]:
         """The communication a strategy of this job hides unless it says otherwise."""
         can = self.runtime.can
-        known = tuple(name for name in can.overlap if name != "ep" or self._hides_experts(strategy))
+        known = tuple(name for name in can.overlap if name != "ep" or self._overlaps_experts(strategy))
         return usual_overlap(strategy, known=known, gathered=can.prefetch, tp_reach=self.pool.scaleup_gpus)
 
-    def _hides_experts(self, strategy: Strategy) -> bool:
+    def _overlaps_experts(self, strategy: Strategy) -> bool:
         """Whether its recipes run expert exchanges beside another micro-batch, where a strategy has one beside it."""
         several = self.workload.global_batch > strategy.dp * strategy.mbs
         paired = several and (strategy.pp == 1 or strategy.vp > 1)
@@ -209,7 +209,7 @@ class Job(Spec, frozen=True, kw_only=True):
             words["reshard"] = "always"
         if strategy.graphs != "full":
             words["attention"] = "bf16"
-        return words | {"overlap": self.hides(strategy)}
+        return words | {"overlap": self.overlapped(strategy)}
 
     def chosen(self, strategy: Strategy) -> tuple[str, ...]:
         """The fields of a strategy that the job would choose so by itself: its short text leaves them out."""

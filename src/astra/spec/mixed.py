@@ -101,7 +101,7 @@ class Group(Spec, frozen=True, kw_only=True):
         return usual_schedule(self.vp) if self.plain is None else self.plain.schedule
 
     @property
-    def hides_transfers(self) -> bool:
+    def overlaps_transfers(self) -> bool:
         """Whether stages go on while they send."""
         return self.vp > 1 if self.plain is None else "p2p" in self.plain.overlap
 

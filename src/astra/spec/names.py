@@ -71,21 +71,21 @@ def check_keys(given: Iterable[str], known: Collection[str], where: str, want: s
             raise InputError(f"{where}: {as_name(key)}", None, want=want, fix=fix)
 
 
-class _Rule(NamedTuple):
+class _FieldRule(NamedTuple):
     field: str
     most: int | None  # letters; None: it is a number
     zero: bool  # which may be zero; of letters, that there may be none
 
 
 @cache
-def _rules(kind: type[msgspec.Struct]) -> tuple[_Rule, ...]:
+def _rules(kind: type[msgspec.Struct]) -> tuple[_FieldRule, ...]:
     found = []
     for field in msgspec.structs.fields(kind):
         extra = _extra(field.type)
         if extra is not None:
             most = extra.get("most")
             empty = most is not None and (most > MOST_IN_NAME or not field.required)
-            found.append(_Rule(field.name, most, extra.get("zero", empty)))
+            found.append(_FieldRule(field.name, most, extra.get("zero", empty)))
     return tuple(found)
 
 

@@ -111,10 +111,10 @@ def _three_layouts(tokens: int, outputs: int, inputs: int, *, one_in: int) -> It
         yield row
 
 
-def _log_uniform(text: str, low: int = 256, high: int = 16384) -> int:
-    """A size between ``low`` and ``high``, a multiple of 8, drawn by hash."""
+def _log_uniform(text: str) -> int:
+    """A size between 256 and 16384, a multiple of 8, drawn by hash."""
     unit = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
-    return max(8, int(low * (high / low) ** unit) // 8 * 8)
+    return max(8, int(256 * 64**unit) // 8 * 8)
 
 
 def attention_rows(quick: bool, kernels: tuple[str, ...] = KERNELS) -> Iterator[Row]:

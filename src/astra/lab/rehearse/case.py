@@ -89,7 +89,7 @@ class Case(Spec, frozen=True, kw_only=True):
         return "grad" in self.strategy.overlap
 
     @property
-    def hides_experts(self) -> bool:
+    def overlaps_experts(self) -> bool:
         """Whether expert exchanges run beside another micro-batch, as --overlap-moe-expert-parallel-comm makes them."""
         return "ep" in self.strategy.overlap
 
@@ -133,7 +133,7 @@ class Case(Spec, frozen=True, kw_only=True):
         extra = "" if self.attention == "flash" else f"/{self.attention}"
         extra += "/fusedce" if self.fused_cross_entropy else ""
         extra += "/overlap" if self.overlap_grad else ""
-        extra += "/hidden" if self.hides_experts else ""
+        extra += "/hidden" if self.overlaps_experts else ""
         extra += "" if self.framework in ("megatron", "torch") else f"/{self.framework}"
         extra += "/compiled" if self.compiled else ""
         extra += "" if self.precision == "bf16" else f"/{self.precision}"
@@ -182,7 +182,7 @@ _CASE: Final = (
     "attention",
     "fused_cross_entropy",
     "overlap_grad",
-    "hides_experts",
+    "overlaps_experts",
     "framework",
     "compiled",
     "precision",

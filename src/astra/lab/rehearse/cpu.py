@@ -40,7 +40,7 @@ class _Stand:
         return None
 
 
-class _Module(types.ModuleType):
+class _StandIn(types.ModuleType):
     """Stands in for triton, whose kernels are not run here."""
 
     __version__ = "3.6.0"
@@ -94,11 +94,11 @@ def _to_bfloat16(module: Any) -> Any:
 
 def _hide_triton() -> None:
     """Megatron's own modules see a stand-in; torch must see that there is none."""
-    real, triton = builtins.__import__, _Module("triton")
+    real, triton = builtins.__import__, _StandIn("triton")
 
     def import_(name: str, scope: Any = None, local: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         if name.partition(".")[0] == "triton" and str((scope or {}).get("__name__", "")).startswith("megatron"):
-            return _Module(name) if fromlist else triton
+            return _StandIn(name) if fromlist else triton
         return real(name, scope, local, fromlist, level)
 
     setattr(builtins, "__import__", import_)  # noqa: B010 - the types of builtins are stricter than Python

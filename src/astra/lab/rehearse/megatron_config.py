@@ -223,7 +223,7 @@ def _expert_fields(case: Case) -> dict[str, Any]:
         "expert_model_parallel_size": case.strategy.ep,
         "expert_tensor_parallel_size": 1,
         "moe_token_dispatcher_type": "alltoall",
-        "overlap_moe_expert_parallel_comm": case.hides_experts,
+        "overlap_moe_expert_parallel_comm": case.overlaps_experts,
         "moe_router_load_balancing_type": "aux_loss",
         "moe_aux_loss_coeff": 1e-2,
         "moe_router_force_load_balancing": True,

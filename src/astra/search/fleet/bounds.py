@@ -116,7 +116,7 @@ def bounds(
     return out
 
 
-class _Pool(NamedTuple):
+class _PoolRates(NamedTuple):
     layer_s: Floats  # [frame, way]
     rate: Floats  # layers of every chunk in a second, rounded up
     head_s: Floats
@@ -154,7 +154,7 @@ def _block(
     return np.where(possible, (ramp + frames.microbatches * low) * _LOOSE, np.inf)
 
 
-def _table(frames: Frames, in_flight: Ints, place: Ints, rates: Rates, gpus: int, depth: int) -> _Pool:
+def _table(frames: Frames, in_flight: Ints, place: Ints, rates: Rates, gpus: int, depth: int) -> _PoolRates:
     """The ways of a pool in each frame; where a frame leaves no choice, the one it asks for."""
     at: tuple[Ints, Ints | slice] = (place, slice(None))
     tp = rates.tp[None, :]
@@ -175,10 +175,10 @@ def _table(frames: Frames, in_flight: Ints, place: Ints, rates: Rates, gpus: int
     )
     rate, lost = 1 / (frames.vp[:, None] * seconds * _LOOSE), np.where(stages > 0, 0.0, LONG)
     units = np.where(stages > 0, np.maximum(units, 0.0), 0.0)
-    return _Pool(seconds, rate, rates.head_s[at], stages, lost, units, rates.lightest == 1)
+    return _PoolRates(seconds, rate, rates.head_s[at], stages, lost, units, rates.lightest == 1)
 
 
-def _held(bottleneck: Floats, frames: Frames, tables: list[_Pool]) -> Floats:
+def _held(bottleneck: Floats, frames: Frames, tables: list[_PoolRates]) -> Floats:
     """The most layers a frame's stages hold under its bottleneck."""
     chunks, most = frames.vp, int(frames.stages.max(initial=0))
     free = np.zeros(frames.rows)
@@ -222,7 +222,7 @@ class AfterSettings(NamedTuple):
     overlap_param: bool
 
 
-class _Moved(NamedTuple):
+class _Shared(NamedTuple):
     """Of the shardings of one cp that differ in parameters and who shares them: [sharding, stage] columns."""
 
     place: dict[tuple[int, int], int]  # of a tp and ep
@@ -267,7 +267,7 @@ class After:
             out[row] = own if place is None else own[:, place]
         return out
 
-    def _make_moved(self, pool: int, dp: int, cp: int, groups: int, way: cost.Wire | None, in_all: int) -> _Moved:
+    def _make_moved(self, pool: int, dp: int, cp: int, groups: int, way: cost.Wire | None, in_all: int) -> _Shared:
         """What does not depend on the micro-batch."""
         job, columns = self.pools[pool]
         rows = np.flatnonzero(columns.shards.cp == cp)
@@ -286,7 +286,7 @@ class After:
         moved = with_other_groups(job, moved, held, replicated, expert_ranks, cost.other_groups(job, groups, way))
         if in_all and way is not None:
             moved = cost.with_like_groups(job, moved, held, some, in_all, way)
-        return _Moved(place, update_s, moved)
+        return _Shared(place, update_s, moved)
 
     def _make_ends(
         self, pool: int, dp: int, mbs: int, cp: int, groups: int, way: cost.Wire | None, in_all: int
@@ -312,12 +312,12 @@ class After:
         ends_s: Floats = (moved.update_s[same] + between.exposed_s).reshape(len(rows), 4, len(mixes))
         return {row: at for at, row in enumerate(rows.tolist())}, ends_s
 
-    def _of_stages(self, job: Job, by_sort: Floats) -> Floats:
+    def _of_stages(self, job: Job, by_kind: Floats) -> Floats:
         """Columns of each kind of layer, embedding and head, summed over every stage there can be."""
         mixes, _ = stages_of(job)
         ends = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])
-        sums = np.concatenate((np.tile(mixes, (4, 1)), np.repeat(ends, len(mixes), axis=0)), axis=1).T  # [sort, stage]
-        return np.asarray(by_sort[:, : mixes.shape[1] + 2] @ sums)
+        sums = np.concatenate((np.tile(mixes, (4, 1)), np.repeat(ends, len(mixes), axis=0)), axis=1).T  # [kind, stage]
+        return np.asarray(by_kind[:, : mixes.shape[1] + 2] @ sums)
 
 
 def _mixes(pattern: tuple[int, ...], stage_kinds: int) -> tuple[Ints, Ints | None]:

@@ -108,8 +108,8 @@ def _costed_once(
     """The segments of a group, of which only those that share a state or reduce together ask what the others are."""
     if known is None or strategy.shares or (len(strategy.groups) > 1 and same_cut(strategy.groups)):
         return costed_group(fleet, strategy, group, user_rules)
-    beside = len(strategy.groups), slowest_wire(fleet, strategy)
-    key = (group, *beside, strategy.zero, strategy.overlap, strategy.sp, strategy.flash, strategy.local)
+    others = len(strategy.groups), slowest_wire(fleet, strategy)
+    key = (group, *others, strategy.zero, strategy.overlap, strategy.sp, strategy.flash, strategy.local)
     if key not in known:
         known[key] = costed_group(fleet, strategy, group, user_rules)
     return known[key]
@@ -254,7 +254,7 @@ def as_alone(job: Job, mixed: MixedStrategy, group: Group, segment: Segment) -> 
         layers=group.layers,
         **said(job, segment.ep),
     )
-    possible = set(job.hides(alone)) & {*mixed.overlap, *(["p2p"] if group.stages > 1 else [])}
+    possible = set(job.overlapped(alone)) & {*mixed.overlap, *(["p2p"] if group.stages > 1 else [])}
     return replace(alone, overlap=tuple(possible - ({"param"} if "grad" not in possible else set())))
 
 
@@ -308,7 +308,7 @@ def _simulated(fleet: Fleet, group: Group, costed: Sequence[CostedSegment]) -> t
     pipeline = pipeline_of(fleet, group, costed)
     p, v, count = pipeline.shape(group)
     seconds = step_s(
-        pipeline.schedule, p=p, v=v, m=count, **pipeline.stages._asdict(), blocking_p2p=not group.hides_transfers
+        pipeline.schedule, p=p, v=v, m=count, **pipeline.stages._asdict(), blocking_p2p=not group.overlaps_transfers
     )
     return seconds * group.microbatches / count, pipeline.stages.send_s.tolist()
 
@@ -341,7 +341,7 @@ def _placed(
             moved = sum((sends[k] if k < len(sends) else 0.0) + (sends[k - 1] if k else 0.0) for k in ks)
             fields = {name: getattr(record, name) for name in StageEstimate.__struct_fields__}
             traffic = record.communication_s | {"pp": group.microbatches * moved}
-            exposed = record.exposed_s | ({} if group.hides_transfers else {"pp": group.microbatches * moved})
+            exposed = record.exposed_s | ({} if group.overlaps_transfers else {"pp": group.microbatches * moved})
             fields |= {"index": start + len(out), "communication_s": traffic, "exposed_s": exposed}
             out.append(
                 MixedStage(

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.cost import mixed as cost
-from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import reserved_bytes, room_bytes
+from astra.cost.state import WORKSPACE_BYTES
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
 from astra.partition.solve import Ends, Pipeline, StageChoice, end_times

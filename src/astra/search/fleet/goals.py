@@ -68,7 +68,7 @@ def choose(planner: Planner, goal: Goal, money: Money, *, exact: bool) -> GoalSe
     """The plans of a goal over how many nodes of each pool to use."""
     if is_green(goal):
         raise InputError("objective", goal.objective.name, want="one pool of GPUs for this", fix="Plan each by itself.")
-    search = _Search(planner, goal, money)
+    search = _Met(planner, goal, money)
     whole = planner.counts
     tried = (
         [whole] if exact else [counts for counts in product(*map(_sizes, planner.fleet.cluster.pools)) if any(counts)]
@@ -88,7 +88,7 @@ def choose(planner: Planner, goal: Goal, money: Money, *, exact: bool) -> GoalSe
     return GoalSearch(search.ranked(), len(tried), len(search.planned), left, search.allowed())
 
 
-class _Search:
+class _Met:
     """The plans met so far."""
 
     def __init__(self, planner: Planner, goal: Goal, money: Money) -> None:

@@ -162,7 +162,7 @@ def _simulated_s(choices: Choices, choice: Ints, layers: Ints, microbatches: int
     return steps_s("1f1b", p=p, v=1, m=microbatches, stages=stages, blocking_p2p=True)
 
 
-class _Made(NamedTuple):
+class _Begun(NamedTuple):
     """Pipelines in the making, a row each, whose stages are known from the last one on."""
 
     choice: Ints  # [row, place from the end]
@@ -199,18 +199,18 @@ class _Making:
                 yield made.choice[ready], made.layers[ready], bound_s[ready]
             made = self._soon(self._longer(made), 0.0)
 
-    def _last(self) -> _Made:
+    def _last(self) -> _Begun:
         """Every last stage."""
         of = self.of
         sizes = range(self.depth % self.unit or self.unit, self.depth + 1, self.unit)
         choice, layers = (column.ravel() for column in np.meshgrid(np.arange(len(of.pool)), np.array(sizes)))
-        made = _Made(
+        made = _Begun(
             choice[:, None], layers[:, None], layers * of.work_s[0, choice] + of.work_s[2, choice],
             np.zeros(len(choice)), self.depth - layers, of.stages[choice] - 1, 1 << of.pool[choice],
         )  # fmt: skip
         return self._soon(made, of.ends_bytes[1, choice])
 
-    def _soon(self, made: _Made, more: Floats | float) -> _Made:
+    def _soon(self, made: _Begun, more: Floats | float) -> _Begun:
         """Those that fit and may end in time; of very many the best."""
         bound_s = self._bound_s(made) + made.left * self.least_s
         rows = np.flatnonzero(self._fits(made, more) & (bound_s < self.below_s))
@@ -218,26 +218,26 @@ class _Making:
             rows = rows[np.argsort(bound_s[rows], kind="stable")[:MOST_ROWS]]
         return take(made, rows)
 
-    def _bound_s(self, made: _Made, more_s: Floats | float = 0.0) -> Floats:
+    def _bound_s(self, made: _Begun, more_s: Floats | float = 0.0) -> Floats:
         """Seconds in which every stage has done its micro-batches after one came to it."""
         whole_s = made.part_s + more_s
         return np.maximum(self.m * whole_s, made.behind_s + whole_s)
 
-    def _longer(self, made: _Made) -> _Made:
+    def _longer(self, made: _Begun) -> _Begun:
         """With every stage that may come before."""
         of = self.of
         before, taken, layers = self._next(made)
         send_s = of.hop_s[taken, made.own[before]]
         behind_s = self._bound_s(take(made, before), send_s)
         runs = np.where(taken == made.own[before], made.runs[before], of.stages[taken]) - 1
-        return _Made(
+        return _Begun(
             np.concatenate([made.choice[before], taken[:, None]], axis=1),
             np.concatenate([made.layers[before], layers[:, None]], axis=1),
             layers * of.work_s[0, taken] + send_s, behind_s, made.left[before] - layers, runs,
             made.used[before] | 1 << of.pool[taken],
         )  # fmt: skip
 
-    def _next(self, made: _Made) -> tuple[Ints, Ints, Ints]:
+    def _next(self, made: _Begun) -> tuple[Ints, Ints, Ints]:
         """Rows, and the choice and layers of the stage that comes before each."""
         of = self.of
         same = (np.arange(len(of.pool)) == made.own[:, None]) & (made.runs[:, None] > 0)
@@ -247,7 +247,7 @@ class _Making:
         some, which = np.nonzero(count <= made.left[row][:, None])
         return row[some], taken[some], count[which]
 
-    def _fits(self, made: _Made, more: Floats | float) -> Bools:
+    def _fits(self, made: _Begun, more: Floats | float) -> Bools:
         """Whether the front stage has room for what it holds, with more at an end of the pipeline."""
         alive = min(made.choice.shape[1], self.m)
         held = made.layers[:, -1] * (self.of.stay[made.own] + alive * self.of.kept[made.own]) + more

@@ -303,10 +303,10 @@ def open_groups(fleet: Fleet, pool: int, job: Job, strategies: Sequence[Strategy
     return [found[place] for place in range(len(strategies))]
 
 
-def _opened(fleet: Fleet, pool: int, line: _Line, limits: Limits) -> OpenGroup:
+def _opened(fleet: Fleet, pool: int, line: _OpenStrategy, limits: Limits) -> OpenGroup:
     """A group of a line."""
     strategy, name = line.strategy, fleet.names[pool]
-    told = replace(strategy, layers=layers_of(line.job, strategy))
+    split = replace(strategy, layers=layers_of(line.job, strategy))
 
     def better(microbatches: int) -> OpenGroup | None:
         job = with_batch(line.job, microbatches * strategy.dp * strategy.mbs)
@@ -314,18 +314,18 @@ def _opened(fleet: Fleet, pool: int, line: _Line, limits: Limits) -> OpenGroup:
         best, _ = polished(job, strategy, step_s, limits.user_rules, fleet.tables[pool].of(job).timed)
         return None if best == strategy else open_groups(fleet, pool, job, [best], limits)[0]
 
-    return OpenGroup(1 << pool, line.round, line.share(), line.end_s, lambda m: plain_group(name, told, m), better)
+    return OpenGroup(1 << pool, line.round, line.share(), line.end_s, lambda m: plain_group(name, split, m), better)
 
 
-def _lines(job: Job, strategies: Sequence[Strategy], table: PartTable) -> list[_Line]:
+def _lines(job: Job, strategies: Sequence[Strategy], table: PartTable) -> list[_OpenStrategy]:
     """Strategies that say what their job says."""
     rows = [as_row(job, strategy) for strategy in strategies]
     parts = table.rows(job, columns_of(rows))
     costs = stages_of(job, rows, parts)
-    return [_Line(job, row, parts.take(np.array([place])), costs[place]) for place, row in enumerate(rows)]
+    return [_OpenStrategy(job, row, parts.take(np.array([place])), costs[place]) for place, row in enumerate(rows)]
 
 
-class _Line:
+class _OpenStrategy:
     """The pipeline and the end of one strategy, for any number of micro-batches and any other groups."""
 
     def __init__(self, job: Job, row: Row, parts: Gathered, costs: StageCosts) -> None:

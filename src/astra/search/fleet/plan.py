@@ -24,7 +24,7 @@ from astra.search.fleet.search import CLOSE, MANY_POOLS, MOST_EFFORT, Costed, Ki
 from astra.search.fleet.small import FEW_GPUS as EVERY_PART
 from astra.search.fleet.spread import check_alone, read_alone, spread
 from astra.search.fleet.summary import STARTED, STARTED_BY, estimate_alone
-from astra.search.fleet.worth import FleetAnswer, Told, told
+from astra.search.fleet.worth import FleetAnswer, Remarks, remarks
 from astra.search.ledger import able, lost_by, no_coverage
 from astra.search.words import joint_words
 from astra.search.world import World, figures_of
@@ -132,9 +132,9 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
     unproven = _left_open(planner, fastest)
-    said = Told([], [], {}, [])
+    said = Remarks([], [], {}, [])
     if wanted.worth or best.estimate.idle or left_out or any(pool.available < 1 for pool in fleet.cluster.pools):
-        said = told(planner, FleetAnswer(fastest, best, candidates, alone, left_out), asked=wanted.worth)
+        said = remarks(planner, FleetAnswer(fastest, best, candidates, alone, left_out), asked=wanted.worth)
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},

@@ -184,11 +184,11 @@ def joined_fleet(fleet: Fleet) -> Fleet:
     """The fleet with pools of the same servers, in whole nodes and in one network, as one pool each."""
     cluster, same = fleet.cluster, list[list[int]]()
     for place in range(len(cluster.pools)):
-        alike = next((some for some in same if _one_network(cluster, some[0], place)), None)
-        if alike is None:
+        matching = next((some for some in same if _one_network(cluster, some[0], place)), None)
+        if matching is None:
             same.append([place])
         else:
-            alike.append(place)
+            matching.append(place)
     if len(same) == len(cluster.pools):
         return fleet
     pools = [
@@ -210,8 +210,8 @@ def _one_network(cluster: Cluster, here: int, there: int) -> bool:
     whole = one.gpus % one.node.gpus == 0 and other.gpus % other.node.gpus == 0
     link, own = cluster.joined_by(here, there), cost.outer(one)
     others = [place for place in range(len(cluster.pools)) if place not in (here, there)]
-    alike = all(cluster.joined_by(here, place) == cluster.joined_by(there, place) for place in others)
-    return same and whole and own is not None and link in (None, own) and alike
+    matching = all(cluster.joined_by(here, place) == cluster.joined_by(there, place) for place in others)
+    return same and whole and own is not None and link in (None, own) and matching
 
 
 def check_strategy(fleet: Fleet, strategy: MixedStrategy) -> None:

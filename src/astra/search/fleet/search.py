@@ -280,7 +280,7 @@ class Planner:
         found = self.best(self.counts, every=self.exact, known_s=known_s, below_s=known_s if better else np.inf)
         if progress is not None:
             progress(1.0)
-        found = [each for each in found if not _told_alone(each, known)]
+        found = [each for each in found if not _shown_alone(each, known)]
         return FleetCandidates(alone, sorted([*found, *known.values()], key=lambda each: each.estimate.step_s))
 
     def _each_alone(self, progress: Progress | None) -> dict[int, Costed | None]:
@@ -341,7 +341,7 @@ class Planner:
 
         small = SmallFleet(self, counts, SPREAD * limit_s)
         apart = small.apart() if sum(counts) <= EVERY_PART else []
-        dealt = [small.alike(), dealt_together(self.frame_space, counts, limit_s), *apart]
+        dealt = [small.one_group(), dealt_together(self.frame_space, counts, limit_s), *apart]
         return [self.shared(some) for some in dealt]
 
     def _sharing_state(self, counts: Counts, known_s: float, known: Sequence[Costed], *, every: bool) -> list[Costed]:
@@ -383,7 +383,7 @@ def _few(each: Costed) -> bool:
     return group.microbatches <= FEW * group.stages
 
 
-def _told_alone(each: Costed, alone: Mapping[str, Costed]) -> bool:
+def _shown_alone(each: Costed, alone: Mapping[str, Costed]) -> bool:
     """Whether a plan uses one pool and is no faster than that pool's own plan, which is told anyway."""
     used = list(each.estimate.used)
     own = alone.get(used[0])

@@ -16,11 +16,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from astra.cost import mixed as cost
-from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import room_bytes
 from astra.cost.mixed import GATHERS, gathered_bytes, shared_sync, state_bytes
 from astra.cost.stage import trained_parameters
-from astra.cost.state import Held
+from astra.cost.state import WORKSPACE_BYTES, Held
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
 from astra.provenance import Floats, Ints
@@ -163,12 +162,12 @@ def _dealt(
             each_s = exchange.hidden(forward_s[:, row], backward_s[:, row], padding).max()
             found.append((float(batch // samples[row] * each_s), int(row)))
     for seconds, row in sorted(found)[:TRIED]:
-        told, m = zip(pools, choices[row], strict=True), int(batch // samples[row])
+        options_taken, m = zip(pools, choices[row], strict=True), int(batch // samples[row])
         yield (
             seconds,
             tuple(
                 _group(fleet, pool, counts[pool], int(options[pool].mbs[at]), m, full=bool(options[pool].full[at]))
-                for pool, at in told
+                for pool, at in options_taken
             ),
         )
 

@@ -156,7 +156,7 @@ def _offered(fleet: Fleet, best: Costed, wide: Sequence[Costed]) -> LocalSteps |
         return None
     often = at_cadence(fleet, groups[0], CADENCES[0])
     chosen = at_cadence(fleet, often, chosen_cadence(often))
-    return told(chosen, best) if chosen.estimate.step_s * WORTH < best.estimate.step_s else None
+    return _compared(chosen, best) if chosen.estimate.step_s * WORTH < best.estimate.step_s else None
 
 
 def asked_for(fleet: Fleet, asked: int | str | None, again: Search) -> list[Costed]:
@@ -183,7 +183,7 @@ def at_cadence(fleet: Fleet, each: Costed, cadence: int) -> Costed:
     return Costed(strategy, estimate(fleet, strategy))
 
 
-def told(each: Costed, best: Costed) -> LocalSteps:
+def _compared(each: Costed, best: Costed) -> LocalSteps:
     """As the answer tells it, against the best plan without."""
     assert isinstance(each.strategy, MixedStrategy)
     return LocalSteps(
@@ -200,7 +200,7 @@ def told(each: Costed, best: Costed) -> LocalSteps:
 def of_asked(local: Sequence[Costed], candidates: Sequence[Costed]) -> LocalSteps | None:
     """What was asked for, against the best plan without."""
     without = [each for each in candidates if not _is_local(each)]
-    return told(local[0], without[0]) if local and without else None
+    return _compared(local[0], without[0]) if local and without else None
 
 
 def _is_local(each: Costed) -> bool:

@@ -37,7 +37,7 @@ class SmallFleet:
     def __init__(self, planner: Planner, counts: Counts, below_s: float) -> None:
         self.planner, self.space, self.counts, self.below_s = planner, planner.frame_space, counts, below_s
 
-    def alike(self) -> list[Dealt]:
+    def one_group(self) -> list[Dealt]:
         """The best plans whose replicas are all one pipeline, of every set of pools."""
         found: dict[int, list[Dealt]] = {}
         for frame in self._frames(whole=True):

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from astra.cost import mixed as cost
-from astra.cost.constants import WORKSPACE_BYTES
 from astra.cost.memory import room_bytes
+from astra.cost.state import WORKSPACE_BYTES
 from astra.layers.split import kinds
 from astra.partition.ends import least_end, solve_ended
 from astra.partition.problem import Effort

@@ -48,7 +48,7 @@ def spread(fleet: Fleet, text: str, where: str) -> MixedStrategy:
 
 def _usual(job: Job, strategy: Strategy) -> dict[str, Any]:
     """What a text leaves out: as is usual, but for the words of pipelines over several pools."""
-    hidden = tuple(name for name in job.hides(strategy) if name != "ep")
+    hidden = tuple(name for name in job.overlapped(strategy) if name != "ep")
     return job.usual(strategy) | said(job, strategy.ep) | {"overlap": hidden}
 
 

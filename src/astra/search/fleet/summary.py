@@ -213,9 +213,9 @@ def group_record(
     gpus: dict[str, int] = {}
     for segment in group.segments:
         gpus[segment.pool] = gpus.get(segment.pool, 0) + group.gpus(segment)
-    times = [stage.microbatch_s + (0.0 if group.hides_transfers else stage.transfer_s) for stage in stages]
+    times = [stage.microbatch_s + (0.0 if group.overlaps_transfers else stage.transfer_s) for stage in stages]
     closed = (sum(times) - max(times)) / group.vp + group.microbatches * max(times)
-    closed += 2 * sum(sends) if group.hides_transfers else 0.0  # hidden but for fill and drain
+    closed += 2 * sum(sends) if group.overlaps_transfers else 0.0  # hidden but for fill and drain
     return GroupEstimate(
         index=number,
         text=str(group),

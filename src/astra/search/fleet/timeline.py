@@ -50,7 +50,7 @@ def _pipeline(fleet: Fleet, strategy: MixedStrategy, number: int) -> SimulatedPi
         v,
         m,
         found.stages,
-        not group.hides_transfers,
+        not group.overlaps_transfers,
         after_s - update_s,
         update_s,
         records,

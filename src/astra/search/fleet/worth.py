@@ -30,7 +30,7 @@ class FleetAnswer(NamedTuple):
     left_out: Mapping[str, str]  # pools that cannot take part, and why
 
 
-class Told(NamedTuple):
+class Remarks(NamedTuple):
     """The remarks on an answer."""
 
     idle: list[str]  # on GPUs without work
@@ -39,13 +39,13 @@ class Told(NamedTuple):
     marginal: list[Marginal]
 
 
-def told(planner: Planner, answer: FleetAnswer, *, asked: bool) -> Told:
+def remarks(planner: Planner, answer: FleetAnswer, *, asked: bool) -> Remarks:
     """All remarks on an answer; those that plan the fleet again where they are asked for."""
     worth, names = Worth(planner, answer.fastest), planner.fleet.names
     without = worth.without(_missed(planner, answer.best, asked=asked))
     more = worth.one_more(range(len(names)) if asked and not planner.exact else [])
     idle = _idle(planner, answer.best, answer.candidates, answer.left_out, worth if asked else None)
-    return Told(
+    return Remarks(
         idle,
         [*_cut_short("without", without, names), *_cut_short("with one more node of", more, names),
          *absences(planner.fleet, answer.best, answer.alone, without.by_pool)],
@@ -54,7 +54,7 @@ def told(planner: Planner, answer: FleetAnswer, *, asked: bool) -> Told:
     )  # fmt: skip
 
 
-class Remarks(NamedTuple):
+class ByPool(NamedTuple):
     """Answers by pool, and the pools whose answers are the best met and not proven."""
 
     by_pool: dict[int, Costed | None]
@@ -68,7 +68,7 @@ class Worth:
         self.planner, self.best = planner, best
         planner.use(Effort(MOST_EFFORT))
 
-    def _each(self, pools: Sequence[int], ask: Callable[[int], Costed | None]) -> Remarks:
+    def _each(self, pools: Sequence[int], ask: Callable[[int], Costed | None]) -> ByPool:
         """Ask about each pool: of few with all the effort of a search, of many with a third of what is left of one."""
         planner, out, cut = self.planner, {}, []
         for pool in pools:
@@ -79,17 +79,17 @@ class Worth:
                 out[pool] = ask(pool)
                 if planner.left_open:
                     cut.append(pool)
-        return Remarks(out, cut)
+        return ByPool(out, cut)
 
-    def without(self, pools: Sequence[int]) -> Remarks:
+    def without(self, pools: Sequence[int]) -> ByPool:
         """The best plans without each of some pools."""
         return self._each(pools, self._without)
 
-    def one_more(self, pools: Sequence[int]) -> Remarks:
+    def one_more(self, pools: Sequence[int]) -> ByPool:
         """The best plans with one more node of each of some pools."""
         return self._each(pools, self._one_more)
 
-    def using(self, pools: Sequence[int]) -> Remarks:
+    def using(self, pools: Sequence[int]) -> ByPool:
         """The best plans that use each of some pools, wanted or not."""
         return self._each(pools, self._using)
 
@@ -131,7 +131,7 @@ def absences(
     fleet: Fleet, best: Costed, alone: Mapping[int, Costed | None], without: Mapping[int, Costed | None]
 ) -> list[str]:
     """A sentence on each pool that a plan uses and that is there only a part of the time."""
-    told = []
+    found = []
     for place, (name, pool) in enumerate(zip(fleet.names, fleet.cluster.pools, strict=True)):
         if pool.available == 1 or name not in best.estimate.used:
             continue
@@ -140,11 +140,11 @@ def absences(
         rest = other.estimate.tokens_per_s if other is not None else 0.0
         mean = pool.available * rate + (1 - pool.available) * rest
         meanwhile = f"the others do {rest:,.0f} tokens/s" if rest else "the others can do nothing"
-        told.append(
+        found.append(
             f"{name} is there {pool.available:.0%} of the time: without it {meanwhile}, so that {mean:,.0f} tokens/s "
             "are to be expected, restarts not counted"
         )
-    return told
+    return found
 
 
 def _other(place: int, alone: Mapping[int, Costed | None]) -> Costed | None:
@@ -168,7 +168,7 @@ def _missed(planner: Planner, best: Costed, *, asked: bool) -> list[int]:
     ]
 
 
-def _marginal(planner: Planner, best: Costed, more: Remarks) -> list[Marginal]:
+def _marginal(planner: Planner, best: Costed, more: ByPool) -> list[Marginal]:
     return [
         Marginal(
             pool=planner.fleet.names[place],
@@ -196,7 +196,7 @@ def _idle(
     }
     why = [planner.frame_space.why_not(place) for place in range(len(names))]
     asked = [place for place in range(len(names)) if not (used[place] or place in known or why[place])]
-    using = Remarks({}, []) if worth is None else worth.using(asked)
+    using = ByPool({}, []) if worth is None else worth.using(asked)
     for place, (name, pool) in enumerate(zip(names, planner.fleet.cluster.pools, strict=True)):
         if used[place] == pool.gpus:
             continue
@@ -220,8 +220,8 @@ def _idle(
     return notes
 
 
-def _cut_short(what: str, remarks: Remarks, names: Sequence[str]) -> list[str]:
-    """Remarks that are the best plan met and not the best there is."""
+def _cut_short(what: str, remarks: ByPool, names: Sequence[str]) -> list[str]:
+    """Answers that are the best plan met and not the best there is."""
     if not remarks.cut:
         return []
     pools = ", ".join(names[place] for place in remarks.cut)
