@@ -255,7 +255,6 @@ def test_bad_requests(tmp_path: Path) -> None:
 
 def test_plan_by_money_uses_as_many_gpus_as_are_worth_it() -> None:
     request: dict[str, Any] = {"gpus": "64xH100", "batch": BATCH, "seq": SEQ, "tokens": TOKENS, "top": 2}
-    request["fix"] = "graphs=none"  # the front takes the usual words of the runtime alone, and says so
     money = Money(usd_per_gpu_h=2.0, goodput="ideal")
     usual = astra.plan(MODEL, **request, objective="pareto", money=money)
     assert "of CUDA graphs all trades have what is usual on their GPUs alone" in usual.notes
