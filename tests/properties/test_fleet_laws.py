@@ -104,6 +104,19 @@ def test_like_pools_in_one_network_are_one_pool(model: str, gpus: int) -> None:
     assert step_s((half, half), model, 256) == pytest.approx(step_s((f"{gpus}xH100",), model, 256), rel=1e-3)
 
 
+@pytest.mark.parametrize("rank", ["expected", "upper"])
+@pytest.mark.parametrize("model", ["llama-3-8b", "mixtral-8x7b", "deepseek-v2-lite"])
+def test_a_pool_alone_is_what_planning_it_outright_says(model: str, rank: str) -> None:
+    fleet = ("16xH100", "8xB200", "8xA100-80")
+    asked = {"gpus": list(fleet), "batch": 64, "seq": SEQ, "rank": rank}
+    told = plan_fleet(World.of(requested("plan", model, asked))).alone
+    assert [one.pool.split("-")[0] for one in told] == ["H100", "B200", "A100"]
+    for one, gpus in zip(told, fleet, strict=True):
+        best = plan_pool(World.of(requested("plan", model, asked | {"gpus": [gpus]}))).best
+        assert one.strategy == f"{one.pool}: {best.strategy}"
+        assert one.step_s == pytest.approx(best.estimate.step_s, rel=ROUNDING)
+
+
 def test_like_pools_are_one_beside_others() -> None:
     whole, cut = ("16xH100", "8xA100-80"), ("8xH100", "8xA100-80", "8xH100")
     assert step_s(cut) == pytest.approx(step_s(whole), rel=1e-3)

@@ -12,7 +12,7 @@ from astra.answer import PlanSet
 from astra.catalog import runtimes
 from astra.cli import main
 from astra.errors import InputError, NoFeasiblePlan
-from astra.search import one_pool
+from astra.search import ranked
 from astra.spec.strategy import parse_strategy
 from tests.oracle.requests import model
 
@@ -210,7 +210,7 @@ def test_strategies_that_fit_only_by_the_closed_form_are_no_answer(monkeypatch: 
     from astra.search.detail import estimate as real
 
     monkeypatch.setattr(
-        one_pool, "estimate_job", lambda *given, **more: [replace(one, fits=False) for one in real(*given, **more)]
+        ranked, "estimate", lambda *given, **more: [replace(one, fits=False) for one in real(*given, **more)]
     )
     with pytest.raises(NoFeasiblePlan, match=r"needs [\d.]+ GiB .* larger --headroom"):
         plan("llama-2-7b", "8xH100")

@@ -14,29 +14,26 @@ from astra.answer import Daring, Estimate, Nearby, Plan, PlanSet, PriceTag, Reje
 from astra.catalog.hardware import catalog_hash
 from astra.columns import from_strategy
 from astra.errors import InputError, NoCoverage, NoFeasiblePlan
-from astra.evidence.bars import Doubt, unpublished
+from astra.evidence.bars import unpublished
 from astra.evidence.kinds import kind_of
 from astra.money.bill import against, price, with_run
 from astra.money.objectives import Goal
 from astra.money.tags import tag_of
 from astra.rules.table import Rule
-from astra.search.attempts import LEAST_BETTER, Attempt, alternatives, attempts, may_win, roomiest, untried
-from astra.search.bounds import Grids
+from astra.search.attempts import untried
 from astra.search.detail import estimate, legality
-from astra.search.detail import estimate as estimate_job
 from astra.search.engine import Progress, SearchOutcome, among
 from astra.search.ledger import able, lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
-from astra.search.settle import GROUP
+from astra.search.ranked import Judged, Ranked, ranked
 from astra.search.splits import best_splits
 from astra.search.words import settled
 from astra.search.world import World, figures_of
 from astra.spec.job import Job
 from astra.spec.money import Money
-from astra.spec.strategy import Strategy, parse_strategy, replace
+from astra.spec.strategy import Strategy, parse_strategy
 from astra.units import show_dollars, show_seconds
 
 LEAST_GAIN: Final = 0.01  # of a step, below which nobody would take a risk
-KEPT: Final = 5  # plans whose layers are moved, however few are shown: the first does not depend on that
 TRIED: Final = 30  # steps of a trial, warm-up included
 
 
@@ -105,8 +102,8 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
     except NoFeasiblePlan as error:
         near = _advice(world) if fastest else ""
         raise (NoFeasiblePlan(f"{error} {near}") if near else error) from None
-    ranked = [(strategy, with_run(part, result, money, tag)) for part, strategy, result in found.ranked]
-    best = ranked[0][1]
+    plans = [(strategy, with_run(part, result, money, tag)) for part, strategy, result in found.ranked]
+    best = plans[0][1]
     if world.request.strict and best.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(best))
     return PlanSet(
@@ -116,7 +113,7 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
         asked=world.resolved.plain("plan"),
         plans=[
             Plan(rank=place, strategy=str(strategy), estimate=result, lost_by=lost_by(best, result))
-            for place, (strategy, result) in enumerate(ranked, start=1)
+            for place, (strategy, result) in enumerate(plans, start=1)
         ],
         search=found.search_record(time.perf_counter() - started),
         rejects=found.rejects,
@@ -204,112 +201,35 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
         job = job.on(chosen[0].gpus)
     found = _ranked(world, job, world.request.top, progress)
     job = found.attempt.job
-    plans = [(job, strategy, result) for strategy, result in found.ranked]
+    plans = [(job, strategy, result) for strategy, result in found.plans]
     notes += found.attempt.notes
     bold = daring(found.searches[0].grids.job, found.searches[0], plans[0][2], rules, tag)
     rejects = rejects_of(found.searches, rules, job)
     return _Answer(plans, found.considered, found.evaluated, found.feasible, rejects, notes, bold)
 
 
-class _BestFound(NamedTuple):
-    """The best of all searches of a job, as they are told, with the attempt of the first; and the searches."""
-
-    attempt: Attempt
-    searches: list[SearchOutcome]
-    ranked: list[tuple[Strategy, Estimate]]
-    considered: int
-    evaluated: int
-    feasible: int
-
-
-def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) -> _BestFound:
-    """What the first attempt at a job finds that something fits in, and what is better beside it."""
-    keep, usual = max(top, KEPT), job
-    tried = attempts(roomiest(job, world.restrictions, world.rules), world.restrictions)
-    for attempt in tried:
-        grids = Grids(attempt.job, attempt.restrictions, world.rules)
-        found = among(grids, keep=keep, progress=progress, doubt=_doubt_of(world, attempt), advise=attempt is tried[-1])
-        if found.candidates:
-            break
-    else:
-        raise NoFeasiblePlan(nothing_fits(attempt.job, found, world.restrictions))
-    ranked = _dealt_best(world, attempt, found)
-    if not any(_runs(result) for _, result in ranked):
-        raise NoFeasiblePlan(nothing_simulated(attempt.job, [result for _, result in ranked]))
-    searches, first = [found], attempt
-    for other in alternatives(first, world.rules):
-        below_s = (1 - other.worth) * min(_ranked_by(world, result) for _, result in ranked if _runs(result))
-        if not may_win(other, found.grids, _doubt_of(world, other), below_s):
-            continue
-        grids = Grids(other.job, other.restrictions, world.rules)
-        more = among(grids, keep=keep, doubt=_doubt_of(world, other), below_s=below_s)
-        searches.append(more)
-        own = _dealt_best(world, other, more) if more.candidates else []
-        if any(_runs(result) and _ranked_by(world, result) < below_s for _, result in own):
-            attempt, ranked = other, [*ranked, *own]
-    fitting = sorted((pair for pair in ranked if _runs(pair[1])), key=lambda pair: _ranked_by(world, pair[1]))
-    fitting = _best_of_groups(fitting)[:top]
-    for name in ("params", "graphs"):
-        if getattr(usual.words, name) != getattr(first.job.words, name):
-            fitting = _as_usual(world, usual, fitting, name)
-    considered, evaluated, feasible = (
-        sum(getattr(one, name) for one in searches) for name in ("considered", "evaluated", "feasible")
-    )
-    return _BestFound(attempt, searches, fitting, considered, evaluated, feasible)
-
-
-def _best_of_groups(ranked: list[tuple[Strategy, Estimate]]) -> list[tuple[Strategy, Estimate]]:
-    """The first of each group: other splits, and what other words found, may be variants of one plan."""
-    best: dict[tuple[int, ...], tuple[Strategy, Estimate]] = {}
-    for strategy, result in ranked:
-        best.setdefault(tuple(getattr(strategy, name) for name in GROUP), (strategy, result))
-    return list(best.values())
-
-
-def _doubt_of(world: World, attempt: Attempt) -> Doubt | None:
-    return Doubt(attempt.job) if world.upper else None
-
-
-def _dealt_best(world: World, attempt: Attempt, found: SearchOutcome) -> list[tuple[Strategy, Estimate]]:
-    """What a search found with its layers dealt best, costed in full."""
-    splits = best_splits(attempt.job, found.candidates, world.rules, found.grids.timed, attempt.restrictions)
-    strategies = [one.strategy for one in splits]
-    results = estimate_job(attempt.job, strategies, user_rules=world.rules, timed=found.grids.timed)
-    return list(zip(strategies, results, strict=True))
-
-
-def _as_usual(
-    world: World, usual: Job, plans: list[tuple[Strategy, Estimate]], name: str
-) -> list[tuple[Strategy, Estimate]]:
-    """Plans with a word as is usual, where they have room for it and are no worse worth telling."""
-    strategies = [replace(strategy, **{name: getattr(usual.words, name)}) for strategy, _ in plans]
-    results = estimate_job(usual, strategies, user_rules=world.rules)
-    return [
-        (strategy, result) if _runs(result) and result.step_s <= plan[1].step_s * (1 + LEAST_BETTER) else plan
-        for plan, strategy, result in zip(plans, strategies, results, strict=True)
-    ]
-
-
-def _runs(result: Estimate) -> bool:
-    return result.fits and result.legal
-
-
-def _ranked_by(world: World, result: Estimate) -> float:
-    return result.step_s_range.high if world.upper else result.step_s
+def _ranked(world: World, job: Job, top: int, progress: Progress | None = None) -> Ranked:
+    """The best strategies of a job; NoFeasiblePlan where there is none."""
+    found = ranked(job, Judged(world.restrictions, world.rules, world.upper), top, progress=progress)
+    if found.plans:
+        return found
+    if found.costed:
+        raise NoFeasiblePlan(nothing_simulated(found.attempt.job, [result for _, result in found.costed]))
+    raise NoFeasiblePlan(nothing_fits(found.attempt.job, found.found, world.restrictions))
 
 
 def _first(world: World) -> Estimate:
     """The first plan of a request, with nothing beside it."""
-    return _ranked(world, settled(world.job, world.restrictions), world.request.top).ranked[0][1]
+    return _ranked(world, settled(world.job, world.restrictions), world.request.top).plans[0][1]
 
 
 def _front(job: Job, chosen: list[Refined], state: FrontSearch, notes: list[str]) -> _Answer:
     """Every trade of time for money on parts of the pool, fastest first; all of them, whatever ``top`` is."""
-    ranked = [(job.on(one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
+    plans = [(job.on(one.gpus), parse_strategy(one.estimate.strategy), one.estimate) for one in chosen]
     sentence = "refused, too large, or no better than the plans shown in both time and money"
     rest = max(state.considered - len(state.found), 0)
     rejects = [Reject(reason="front", sentence=sentence, strategies=rest)] if rest else []
-    return _Answer(ranked, state.considered, state.evaluated, len(state.found), rejects, notes)
+    return _Answer(plans, state.considered, state.evaluated, len(state.found), rejects, notes)
 
 
 def _record(world: World, job: Job, goal: Goal) -> dict[str, Any]:
@@ -342,4 +262,4 @@ def estimated(world: World, text: str, where: str) -> Estimate:
     if undefined:
         fix = f"It breaks: {'; '.join(broken)}."
         raise InputError(where, str(strategy), want="a strategy that defines a run", fix=fix)
-    return estimate_job(job, [strategy], user_rules=world.rules)[0]
+    return estimate(job, [strategy], user_rules=world.rules)[0]

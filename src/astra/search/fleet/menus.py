@@ -24,20 +24,20 @@ from astra.cost.pipeline import of_one_shape_s, virtual_stages
 from astra.cost.stage import Gathered, StageCosts
 from astra.cost.step import exchanged, updated
 from astra.cost.timed import PartTable
-from astra.evidence.bars import Doubt
 from astra.partition.problem import Effort
 from astra.provenance import Floats, Ints
 from astra.rules.can import rules_of
 from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import violations
-from astra.search.attempts import Attempt, alternatives, attempts, may_win, roomiest
+from astra.search.attempts import Attempt, attempts, roomiest
 from astra.search.bounds import Grids, time_together
 from astra.search.detail import Row, as_row, columns_of, estimate, layers_of, legality, stages_of
 from astra.search.engine import Candidate, among
 from astra.search.fleet.dealing import BatchShare, OpenGroup
 from astra.search.fleet.detail import replicas_of, without_even
 from astra.search.fleet.pools import Fleet, Limits, part_of
+from astra.search.ranked import Judged, Lone, ranked
 from astra.search.space import Space
 from astra.search.splits import polished
 from astra.search.words import said, settled
@@ -68,7 +68,6 @@ class Found(NamedTuple):
 
     job: Job
     candidates: list[Candidate]
-    timed: Sequence[Gathered]
 
 
 class Menus:
@@ -83,6 +82,7 @@ class Menus:
         self.wires = self._wires()
         self._groups: dict[tuple[int, int], dict[str, OpenGroup]] = {}  # by pool and GPUs, then by strategy
         self._found: dict[Asked, Found | None] = {}
+        self._whole: dict[Asked, Lone] = {}
         self._grids: dict[Asked, Grids] = {}  # of what will be looked for
         self._spaces: dict[tuple[int, int, Words], Space] = {}  # the last of some GPUs of a pool
         self.spent = 0  # grids of strategies that were searched
@@ -196,41 +196,41 @@ class Menus:
             self._spaces[same] = grids.space
         return grids
 
+    def whole(self, pool: int, gpus: int) -> Lone:
+        """What some GPUs of a pool do by themselves."""
+        asked = Asked(pool, gpus, self.batch)
+        if asked not in self._whole:
+            known = self._grids.pop(asked, None)
+            judged = Judged(self.limits.restrictions, self.limits.user_rules, self.upper)
+
+            def grids_of(attempt: Attempt) -> Grids:
+                same = known is not None and known.job == attempt.job
+                grids = known if known is not None and same else self._grids_of(attempt.job, attempt.restrictions, pool)
+                self.spent += OPENED + len(grids.space.strategies)
+                return grids
+
+            best = ranked(self._job(asked), judged, 1, advise=False, grids_of=grids_of)
+            self._whole[asked] = best.alone(WITHIN)
+        return self._whole[asked]
+
     def _search(self, asked: Asked, below_s: float) -> Found | None:
         """What the planner for one GPU type puts first."""
+        if asked.share == self.batch and asked.wire is None:
+            best = self.whole(asked.pool, asked.gpus)
+            return Found(best.job, best.near) if best.near else None
         grids = self._grids.pop(asked, None)
         for attempt in self._attempts(asked):
-            found = self._among(attempt, asked, below_s, grids)
-            if found.candidates and asked.share == self.batch:
-                first = grids or self._grids_of(attempt.job, attempt.restrictions, asked.pool)
-                for other in alternatives(attempt, self.limits.user_rules):
-                    if may_win(other, first, Doubt(other.job) if self.upper else None, self._first_s(found)):
-                        more = self._among(other, asked, below_s)
-                        if more.candidates and self._first_s(more) < (1 - other.worth) * self._first_s(found):
-                            found = more
+            some = grids or self._grids_of(attempt.job, attempt.restrictions, asked.pool)
+            found = among(some, keep=KEEP, within=WITHIN, below_s=below_s)
+            self.spent += OPENED + len(some.space.strategies)
             if found.candidates or below_s < inf:
-                return found
+                return Found(attempt.job, found.candidates)
             grids = None
         return None
 
     def _attempts(self, asked: Asked) -> list[Attempt]:
         restrictions = self.limits.restrictions
         return attempts(roomiest(self._job(asked), restrictions, self.limits.user_rules), restrictions)
-
-    def _among(self, attempt: Attempt, asked: Asked, below_s: float, known: Grids | None = None) -> Found:
-        """What an attempt finds; all of the batch is judged as a pool alone is."""
-        grids = known or self._grids_of(attempt.job, attempt.restrictions, asked.pool)
-        if self.upper and asked.share == self.batch:
-            found = among(grids, keep=KEEP, within=WITHIN, doubt=Doubt(attempt.job))
-        else:
-            found = among(grids, keep=KEEP, within=WITHIN, below_s=below_s)
-        self.spent += OPENED + len(grids.space.strategies)
-        return Found(attempt.job, found.candidates, grids.timed)
-
-    def _first_s(self, found: Found) -> float:
-        """What the first that was found is judged by."""
-        first = found.candidates[0]
-        return first.step_s * (float(Doubt(found.job).of(from_strategy(first.strategy))[0]) if self.upper else 1.0)
 
     def imitated(self, pool: int, gpus: int, group: OpenGroup, share: float) -> list[OpenGroup]:
         """Groups of a pool that cut the model as one of another pool does: those that are legal and fit.
@@ -275,7 +275,7 @@ def odd_part(number: int) -> int:
 
 
 def exact_shares(wanted: Sequence[float], batch: int) -> list[int]:
-    """Whole shares near some by rate that add up to the batch, in parts of it that many numbers divide."""
+    """Lone shares near some by rate that add up to the batch, in parts of it that many numbers divide."""
     size = odd_part(batch)
     while 2 * size * FINE <= batch:
         size *= 2

@@ -19,7 +19,7 @@ from astra.partition.problem import Effort
 from astra.search.fleet.dealing import Dealt
 from astra.search.fleet.detail import CostedGroups, estimate, without_even
 from astra.search.fleet.frames import Counts, FoundPipeline, Frame
-from astra.search.fleet.menus import Asked, Menus
+from astra.search.fleet.menus import Menus
 from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate
 from astra.search.fleet.shared import sharing_state
@@ -359,8 +359,7 @@ class Planner:
         """The best plan on one pool: what the planner for one GPU type says; on a part of it if none uses it all."""
         have = self.counts[pool] if gpus is None else gpus
         if (pool, have) not in self._alone:
-            met = self.menus.look(Asked(pool, have, self.frame_space.batch))
-            lone = None if met is None else best_alone(self.fleet, pool, met, self.user_rules, upper=self.upper)
+            lone = best_alone(self.fleet, pool, self.menus.whole(pool, have))
             found = [Costed(*lone)] if lone is not None else []
             self._costed |= {str(each.strategy): each for each in found}
             if not found:

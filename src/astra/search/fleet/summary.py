@@ -9,19 +9,17 @@ import msgspec
 
 from astra.answer import Estimate, Range, StageEstimate
 from astra.catalog import runtimes
-from astra.columns import from_strategy
 from astra.cost.stage import Gathered, parts_of, stage_costs
 from astra.cost.step import states
-from astra.evidence.bars import Doubt, sentence
+from astra.evidence.bars import sentence
 from astra.evidence.kinds import Kind, shape_of
 from astra.provenance import Source
 from astra.rules.can import unable
 from astra.rules.table import Rule
 from astra.search import detail
-from astra.search.engine import Candidate
 from astra.search.fleet.pools import Fleet, part_of
 from astra.search.fleet.records import BRIDGE, RUN_BY, GroupEstimate, MixedEstimate, MixedStage, warning
-from astra.search.splits import best_splits
+from astra.search.ranked import Lone
 from astra.spec.job import Job
 from astra.spec.mixed import Group, MixedStrategy, OnePool, Segment
 from astra.spec.model import ModelSpec
@@ -139,8 +137,6 @@ def _profile_lacks(name: str, asks: Fitted, *, chunks: bool) -> dict[str, bool]:
         "the optimizer on the GPU": asks.offload and "optimizer" not in can.offload,
     }
 
-
-Met = tuple[Job, list[Candidate], Sequence[Gathered]]  # what a search on one pool found
 
 BETWEEN: Final = "between pools"  # a term of the provenance
 
@@ -280,25 +276,14 @@ def _warnings(strategy: MixedStrategy, vendors: set[str], precisions: set[str]) 
     return found
 
 
-def best_alone(
-    fleet: Fleet, place: int, met: Met, user_rules: Sequence[Rule] = (), *, upper: bool = False
-) -> tuple[OnePool, MixedEstimate] | None:
-    """Of what the search of a pool by itself found, what ``astra plan`` puts first; None if nothing fits.
-
-    ``upper``: by the upper end of the step's interval.
-    """
-    job, candidates, timed = met
-    doubt = Doubt(job) if upper else None
-
-    def rank(one: Candidate) -> float:
-        return one.step_s if doubt is None else one.step_s * float(doubt.of(from_strategy(one.strategy))[0])
-
-    for strategy, _ in sorted(best_splits(job, candidates, user_rules, timed), key=rank):
-        result = detail.estimate(job, [strategy], user_rules=user_rules, timed=timed)[0]
-        if result.fits and result.legal:
-            plan, said = OnePool(pool=fleet.names[place], strategy=strategy), job.saying(strategy)
-            return plan, _reported(fleet, said, plan, result, _pipeline_s(said, strategy, timed if said is job else ()))
-    return None
+def best_alone(fleet: Fleet, place: int, met: Lone) -> tuple[OnePool, MixedEstimate] | None:
+    """What ``astra plan`` puts first on a pool by itself; None if nothing fits."""
+    if met.plan is None:
+        return None
+    strategy, result = met.plan
+    plan, said = OnePool(pool=fleet.names[place], strategy=strategy), met.job.saying(strategy)
+    pipeline_s = _pipeline_s(said, strategy, met.timed if said is met.job else ())
+    return plan, _reported(fleet, said, plan, result, pipeline_s)
 
 
 def estimate_alone(fleet: Fleet, plan: OnePool, *, user_rules: Sequence[Rule] = ()) -> MixedEstimate:
