@@ -12,7 +12,7 @@ import pytest
 import astra
 from astra.cost.stage import parts_of
 from astra.layers.kinds import layer_kinds
-from astra.search.detail import as_row, legality
+from astra.search.detail import as_row, estimate, legality
 from astra.search.splits import Split, Tried, simulated
 from astra.search.world import World
 from astra.spec.request import read_request
@@ -64,3 +64,23 @@ def test_no_split_or_recompute_is_much_better(asked: dict[str, Any]) -> None:
                 break
     assert quickest[0] < inf, "nothing fits at all"
     assert plan.estimate.step_s <= quickest[0] * (1 + NEAR), quickest[1]
+
+
+CHUNKED: list[dict[str, Any]] = [
+    {"model": "phi-3-mini", "gpus": "16xA100-80", "batch": 24, "seq": 64, "fix": ["pp=4", "tp=4"]},
+    {"model": "qwen2.5-32b", "gpus": "32xH100", "batch": 16, "seq": 1024, "fix": ["pp=8"]},
+    {"model": "llama-3-8b", "gpus": "8xA100-40", "batch": 8, "seq": 256, "fix": ["pp=4"]},
+]
+
+
+@pytest.mark.parametrize("asked", CHUNKED, ids=lambda asked: f"{asked['model']} on {asked['gpus']}")
+def test_no_number_of_chunks_is_much_better(asked: dict[str, Any]) -> None:
+    request = {**asked, "task": "finetune", "rank": "expected", "top": 1, "minimum": ["vp=2"]}
+    plan = astra.plan(**request).best
+    best, job = parse_strategy(plan.strategy), World.of(read_request("plan", request)).job
+    counts = range(2, len(layer_kinds(job.model)) // best.pp + 1)
+    others = [replace(best, vp=vp, layers=()) for vp in counts]
+    legal = [one for one in others if not legality(job.saying(one), one)]
+    assert len(legal) > 3, "there is no choice"
+    quickest = min((one for one in estimate(job, legal) if one.fits), key=lambda one: one.step_s)
+    assert plan.estimate.step_s <= quickest.step_s * (1 + NEAR), quickest.strategy

@@ -20,13 +20,14 @@ from astra.cost.gathered import Layouts, layout
 from astra.cost.pipeline import pipelines_s
 from astra.cost.stage import Gathered, Meshes, parts_of, stage_costs
 from astra.cost.step import evaluate
+from astra.layers.kinds import layer_kinds
 from astra.layers.split import even, layer_work
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.schedule.registry import find
 from astra.search.detail import as_row, layers_of, legality
 from astra.search.engine import Candidate
-from astra.search.space import last_layers
+from astra.search.space import chunk_counts, last_layers
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace
 
@@ -36,6 +37,7 @@ FEW: Final = 4  # micro-batches for each stage, up to which other micro-batches 
 NEAR: Final = 0.01  # more than the best split was seen to gain over one whose stages have as much to do
 REACH: Final = 4  # layers that the ends of a pipeline may have more or fewer at once
 LEAST_GAIN: Final = 1e-9  # of the step
+WORTH: Final = 0.005  # of the step, for which other numbers of chunks are taken
 
 # What a strategy says besides, by what it recomputes.
 _SPOKEN: Final = {
@@ -64,7 +66,8 @@ def best_splits(
     polished = all_polished(job, [*near, *others], user_rules, timed)
     if restrictions is not None:
         first = min(range(len(polished)), key=lambda place: polished[place].step_s)
-        polished[first] = _turned(job, polished[first], user_rules, timed, restrictions)
+        turned = _turned(job, polished[first], user_rules, timed, restrictions)
+        polished[first] = _cut(job, turned, user_rules, timed, restrictions)
     found = dict(zip(near, polished, strict=False))
     return [found.get(one, one) for one in candidates] + [one for one in polished[len(near) :] if one.step_s < inf]
 
@@ -79,6 +82,33 @@ def _variants(job: Job, strategy: Strategy, restrictions: Restrictions) -> list[
         return []
     sizes = [mbs for mbs in (batch // 2, 2 * batch) if mbs and own % mbs == 0]
     return [Candidate(replace(strategy, mbs=mbs), inf) for mbs in restrictions.filter("mbs", sizes)]
+
+
+def _cut(
+    job: Job, best: Candidate, user_rules: Sequence[Rule], timed: Sequence[Gathered], restrictions: Restrictions
+) -> Candidate:
+    """The same in other numbers of chunks, of which a search has the least for each size of the largest."""
+    strategy, depth = best.strategy, len(layer_kinds(job.model))
+    if strategy.vp == 1 or best.step_s == inf or _waiting(job, strategy) < WORTH:
+        return best
+    searched = {strategy.vp, *chunk_counts(depth, strategy.pp)}
+    counts = [count for count in range(2, depth // strategy.pp + 1) if count not in searched]
+    some = [replace(strategy, vp=vp, layers=()) for vp in restrictions.filter("vp", counts)]
+    said = job.saying(strategy)
+    parts = parts_of(said, as_row(said, strategy).meshes.columns, timed if said is job else ())
+    limit_s = best.step_s * (1 - WORTH)
+    found = simulated(said, [Tried(one, parts, [layers_of(said, one)], limit_s) for one in some])
+    quicker = sorted((faster[0][0], place) for place, faster in enumerate(found) if faster)
+    for seconds, place in quicker:
+        if not legality(said, some[place], user_rules):
+            return all_polished(job, [Candidate(some[place], seconds)], user_rules, timed)[0]
+    return best
+
+
+def _waiting(job: Job, strategy: Strategy) -> float:
+    """What a pipeline of several chunks waits at most, as a share of its work: its bubble, and for its fullest rank."""
+    microbatches = job.workload.global_batch // (strategy.dp * strategy.mbs)
+    return (strategy.pp - 1) / (microbatches * strategy.vp) + _unequal(job, strategy)
 
 
 def _turned(
