@@ -160,6 +160,7 @@ def test_a_published_run_of_a_framework_without_a_runtime_has_a_wide_range() -> 
     run = next(run for run in published() if isinstance(run, Run) and run.framework == "nemo" and run.measured.step_s)
     own, strange = replay([run, run._replace(framework="our own trainer")])
     assert strange.predicted_step_s == own.predicted_step_s
+    assert own.predicted_step_s is not None
     assert own.predicted_step_s_range is not None
     assert strange.predicted_step_s_range is not None
     assert strange.predicted_step_s_range.high > 1.5 * own.predicted_step_s > 0
@@ -230,12 +231,13 @@ def test_bars_are_the_weighted_quantiles_of_all_errors(without: str) -> None:
     """Run by run, as the module describes them: penalties of what differs, shares of sources, and what is believed."""
     known = runs()
     counted = [run for run in np.flatnonzero(known.sets_bars).tolist() if known.source[run] != without]
-    believed = math.log(WIDE) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED)
+    believed, steps = math.log(WIDE) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED), 96
     rng = np.random.default_rng(0)
     for _ in range(25):
         own = known.kind(int(rng.integers(len(known.source))))._replace(
             context="whole", gpus=float(rng.integers(12)), tokens=float(rng.integers(20)),
-            framework=str(rng.choice(["megatron", "torchtitan", "deepspeed", "nobody's"])), offload=str(rng.choice(["none", "optimizer"])),
+            framework=str(rng.choice(["megatron", "torchtitan", "deepspeed", "nobody's"])),
+            offload=str(rng.choice(["none", "optimizer"])),
         )  # fmt: skip
         own = own._replace(exchange="shown" if own.exchange == "hidden" else own.exchange)
         others = [known.kind(run) for run, source in enumerate(known.source) if source != without]
@@ -248,7 +250,10 @@ def test_bars_are_the_weighted_quantiles_of_all_errors(without: str) -> None:
             weight += math.exp(far["tokens"] - sum(far.values())) / crowd
         tell = {known.source[run] for run in counted if known.kind(run).framework == own.framework}
         alone = max(BELIEVED * (1 if like >= ENOUGH else ALONE), weight / len(tell) if tell else 0.0)
-        errors += [(believed * NormalDist().inv_cdf(0.5 + 0.5 * (place + 0.5) / 24), alone / 24) for place in range(24)]
+        errors += [
+            (believed * NormalDist().inv_cdf(0.5 + 0.5 * (place + 0.5) / steps), alone / steps)
+            for place in range(steps)
+        ]
         errors.sort()
         reached = np.cumsum([share for _, share in errors])
         quantile = errors[int(np.searchsorted(reached, COVERED * reached[-1]))][0]

@@ -55,6 +55,7 @@ BELIEVED: Final = 0.15  # the least weight of what is believed before anything i
 ALONE: Final = 3.0  # times that at least, of a kind of which other sources have not published
 ENOUGH: Final = 4  # runs: the largest of fewer errors does not say what four in five stay below
 WIDE: Final = 1.65  # four in five steps are within so many times the prediction, and log errors are normal
+_STEPS: Final = 96  # in which what is believed is told
 _MOST_TOKENS: Final = 24  # log2, of a micro-batch on one rank
 _BLOCK: Final = 32  # errors
 _ONE_THREAD: Final = 2**18  # multiplications that OpenBLAS does in one thread
@@ -62,7 +63,7 @@ _STRUCTURE: Final = [WORDS.index(name) for name in STRUCTURE]
 _shared = attrgetter(*SHARED)
 _BELIEF: Final = tuple(
     math.log(WIDE) * NormalDist().inv_cdf(0.5 + 0.5 * share) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED)
-    for share in np.arange(0.5, 24) / 24
+    for share in np.arange(0.5, _STEPS) / _STEPS
 )
 
 
@@ -85,12 +86,14 @@ def log_bars_by_tokens(kinds: Sequence[Kind], tokens: Ints) -> Floats:
 
 
 def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -> Floats:
-    """Bars of kinds, or of the same with the context whole and exchanges shown: what they add makes nothing surer."""
-    plain = [_plain(kind) for kind in kinds]
-    places = {kind: place for place, kind in enumerate(dict.fromkeys((*kinds, *plain)))}
-    own = {kind: place % len(kinds) for place, kind in reversed([*enumerate((*kinds, *plain))])}
+    """The widest of kinds and of the same with the context whole or exchanges shown: what they add makes none surer."""
+    shown = [kind._replace(exchange="shown") if kind.exchange == "hidden" else kind for kind in kinds]
+    ways = [kinds, shown, *([kind._replace(context="whole") for kind in some] for some in (kinds, shown))]
+    every = [kind for some in ways for kind in some]
+    places = {kind: place for place, kind in enumerate(dict.fromkeys(every))}
+    own = {kind: place % len(kinds) for place, kind in reversed([*enumerate(every)])}
     found = bars([*places], np.array([own[kind] for kind in places], np.int64))
-    widest = np.maximum(*(found[[places[kind] for kind in some]] for some in (kinds, plain)))
+    widest = np.max([found[[places[kind] for kind in some]] for some in ways], axis=0)
     return np.asarray(np.hypot(widest.T, _apart(kinds)).T)
 
 
@@ -99,11 +102,6 @@ def _apart(kinds: Sequence[Kind]) -> Floats:
     sorts = {(kind.model, kind.zero, *_shared(kind)): kind for kind in kinds}
     many = {sort: len(runs().elsewhere(kind)) for sort, kind in sorts.items()}
     return np.sqrt([many[(kind.model, kind.zero, *_shared(kind))] for kind in kinds]) * math.log(APART)
-
-
-def _plain(kind: Kind) -> Kind:
-    """A kind without what is done on top of the rest."""
-    return kind._replace(context="whole", exchange="shown" if kind.exchange == "hidden" else kind.exchange)
 
 
 def _quantiles(near: Floats, as_long: Floats, without: str = "") -> Floats:

@@ -145,9 +145,8 @@ class World(NamedTuple):
         if work.imbalance > 1 and self.model.moe is None:
             notes.append(f"--imbalance changes nothing: {self.model.name} has no experts")
         if self.runtime.standing_for:
-            notes.append(
-                f"runtime {self.runtime.name} stands in for {self.runtime.standing_for}, none of whose runs set bars"
-            )
+            who = f"runtime {self.runtime.name} stands in for {self.runtime.standing_for}"
+            notes.append(f"{who}, of which no published run sets bars")
         adapters = (work.lora_rank, work.lora_targets) != (_USUAL.lora_rank, _USUAL.lora_targets)
         if adapters and work.task != "lora":
             notes.append(f"--lora-rank and --lora-targets change nothing: the task is {work.task}, not lora")
