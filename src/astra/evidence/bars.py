@@ -191,7 +191,7 @@ def _tellers(without: str) -> tuple[Ints, Floats]:
     pairs = {*zip(known.words[counted, place].tolist(), known.source_of[counted].tolist(), strict=True)}
     many = np.bincount([framework for framework, _ in pairs], minlength=len(known.known[place]) + 1)
     shares = np.bincount(errors.of.ravel(), errors.shares.ravel(), minlength=len(known.first) + 1)
-    return many, shares[:-1]
+    return np.asarray(many, np.int64), np.asarray(shares[:-1], np.float64)
 
 
 @cache

@@ -26,6 +26,7 @@ from astra.search.detail import estimate, legality
 from astra.search.detail import estimate as estimate_job
 from astra.search.engine import Progress, SearchOutcome, among
 from astra.search.ledger import able, lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
+from astra.search.plainer import plainest_first
 from astra.search.settle import GROUP
 from astra.search.splits import best_splits
 from astra.search.words import settled
@@ -204,7 +205,10 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
         job = job.on(chosen[0].gpus)
     found = _ranked(world, job, world.request.top, progress)
     job = found.attempt.job
-    plans = [(job, strategy, result) for strategy, result in found.ranked]
+    ranked = found.ranked
+    if world.request.rank == "plain":
+        ranked = plainest_first(job, ranked, restrictions, rules)
+    plans = [(job, strategy, result) for strategy, result in ranked]
     notes += found.attempt.notes
     bold = daring(found.searches[0].grids.job, found.searches[0], plans[0][2], rules, tag)
     rejects = rejects_of(found.searches, rules, job)
