@@ -26,6 +26,7 @@ from astra.catalog.hardware import device
 from astra.catalog.models import model
 from astra.errors import AstraError
 from astra.evidence.kinds import bits_of
+from astra.search.plainer import TIE
 from astra.search.world import World
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.validate.runs import Run
@@ -40,6 +41,7 @@ DEGREES = ("tp", "pp", "vp", "cp", "ep", "mbs", "zero", "offload_layers")
 UNKNOWN = ("R100",)  # a GPU that the catalog does not have (reasons.csv)
 BETTER = 0.03  # of a step, which a value nobody has may bring
 NOTICED = 1.05  # gains below that are within the error of any prediction
+LARGE = 1.5
 
 
 def recipes() -> list[dict[str, str]]:
@@ -169,6 +171,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
     ratios = [row["ratio"] for row in fitting]
     unexplained = sum(not (row.get("fits") and row.get("legal")) and not row["why"] for row in rows)
     better = sum(row["plan_upper_s"] <= row["recipe_upper_s"] * (1 + 1e-9) for row in fitting)
+    tied = sum(row["plan_upper_s"] <= row["recipe_upper_s"] * (1 + TIE) for row in fitting) - better
+    large = [row for row in fitting if row["ratio"] > LARGE]
+    back = sum(row["plan_upper_s"] >= row["recipe_s"] for row in large)
     daring = [row for row in fitting if row["nobody"] and row["ratio"] > NOTICED]
     rests = [row for row in daring if row["ratio"] > (1 + BETTER) * row["known_ratio"]]
     counted = Counter(word for row in daring for word in row["nobody"]).most_common()
@@ -178,8 +183,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
         f"{sum(not row['legal'] for row in costed)} not legal, "
         f"{sum(not row['fits'] for row in costed)} do not fit, {unexplained} of all these without a written reason. "
         f"Of the {len(fitting)} others the plan's upper end is no "
-        f"worse in {better}; it is predicted {statistics.median(ratios):.3f} times as fast in the median, "
-        f"{min(ratios):.2f} to {max(ratios):.2f}. {len(daring)} plans that are more than {NOTICED - 1:.0%} faster have "
+        f"worse in {better} and a tie, to {TIE:.0%}, in {tied}; it is predicted {statistics.median(ratios):.3f} times as fast in the median, "
+        f"{min(ratios):.2f} to {max(ratios):.2f}, more than {LARGE} times in {len(large)}, of which the upper end of {back} "
+        f"reaches back to what the recipe is expected to take. {len(daring)} plans that are more than {NOTICED - 1:.0%} faster have "
         f"a word that no such run and no such recipe has: {words or 'none'}. With degrees and micro-batches that one "
         f"has all but {len(rests)} of these plans gain as much, to {BETTER:.0%}"
     )

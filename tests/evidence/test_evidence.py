@@ -22,6 +22,7 @@ from astra.evidence.bars import (
     BELIEVED,
     COVERED,
     CROWD,
+    ENOUGH,
     NEVER,
     PENALTY,
     WIDE,
@@ -37,6 +38,7 @@ from astra.evidence.kinds import MOST_EXPERTS, SHARED, STRUCTURE, WORDS, Kind, k
 from astra.search.world import World
 from astra.spec.job import Job
 from astra.spec.strategy import parse_strategy
+from astra.validate.replay import replay
 from astra.validate.runs import Run
 from astra.validate.table import published
 
@@ -120,6 +122,51 @@ def test_experts_beyond_the_fastest_links_are_another_kind() -> None:
     assert bar_of(beyond) > bar_of(inside)
 
 
+def test_few_runs_of_a_kind_do_not_make_it_sure() -> None:
+    """One published run hides exchanges between nodes: its error says nothing about four in five."""
+    asked = job(model="deepseek-v3", gpus="1024xH100")
+    own = kind_of(asked, asked.strategy("tp2 pp8 vp4 ep64 dp64 mbs1 sp zero1 overlap=grad,param,p2p,ep"))
+    assert 0 < of_kind(own).sum() < ENOUGH
+    assert bar_of(own) >= 1.5 * bar_of(own._replace(exchange="shown"))
+
+
+def test_a_framework_that_one_source_tells_of_is_doubted_more_than_one_that_many_do() -> None:
+    known = runs()
+    tell = {name: {source for place, source in enumerate(known.source) if known.kind(place).framework == name}
+            for name in ("megatron", "torchtitan", "nanotron")}  # fmt: skip
+    assert len(tell["megatron"]) > 5
+    for name in ("torchtitan", "nanotron"):
+        assert len(tell[name]) == 1
+        own = [known.kind(place) for place, source in enumerate(known.source) if {source} == tell[name]]
+        assert float(log_bars(own).min()) > bar_of(kind(TRODDEN)) + math.log(1.1)
+
+
+@pytest.mark.parametrize("name", ["torchtune", "MaxText", "litgpt"])
+def test_a_framework_that_another_stands_in_for_has_no_evidence(name: str) -> None:
+    """It is planned with what stands in for it, says so, and no run of that sets its bars."""
+    asked: dict[str, Any] = {"model": "llama-3-8b", "gpus": "16xH100", "batch": 128, "seq": 4096, "runtime": name}
+    plans = astra.plan(**asked)
+    own = {"fsdp-eager": "fsdp-eager", "pytorch": "pytorch"}[plans.request["runtime"]]
+    assert any(f"{own} stands in for {name}" in note for note in plans.notes)
+    best = plans.best.estimate
+    assert f"no published run of this kind on {name}" in best.evidence
+    assert best.step_s_range.high >= 1.5 * best.step_s
+    plain = astra.estimate(**asked | {"runtime": own}, strategy=best.strategy)
+    assert plain.step_s == best.step_s
+    assert astra.plan(**plans.asked).best.strategy == best.strategy
+
+
+def test_a_published_run_of_a_framework_without_a_runtime_has_a_wide_range() -> None:
+    run = next(run for run in published() if isinstance(run, Run) and run.framework == "nemo" and run.measured.step_s)
+    own, strange = replay([run, run._replace(framework="our own trainer")])
+    assert strange.predicted_step_s == own.predicted_step_s
+    assert own.predicted_step_s is not None
+    assert own.predicted_step_s_range is not None
+    assert strange.predicted_step_s_range is not None
+    assert strange.predicted_step_s_range.high > 1.5 * own.predicted_step_s > 0
+    assert strange.predicted_step_s_range.high > own.predicted_step_s_range.high
+
+
 def test_splitting_the_context_makes_nothing_surer() -> None:
     for text in ("tp4 pp4 vp5 cp2 dp2 sp", "tp8 cp2 dp4 sp", "tp2 cp4 pp2 dp4 sp zero3"):
         assert bar_of(kind(text)) >= bar_of(kind(text)._replace(context="whole"))
@@ -184,22 +231,29 @@ def test_bars_are_the_weighted_quantiles_of_all_errors(without: str) -> None:
     """Run by run, as the module describes them: penalties of what differs, shares of sources, and what is believed."""
     known = runs()
     counted = [run for run in np.flatnonzero(known.sets_bars).tolist() if known.source[run] != without]
-    believed = math.log(WIDE) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED)
+    believed, steps = math.log(WIDE) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED), 96
     rng = np.random.default_rng(0)
     for _ in range(25):
         own = known.kind(int(rng.integers(len(known.source))))._replace(
             context="whole", gpus=float(rng.integers(12)), tokens=float(rng.integers(20)),
-            framework=str(rng.choice(["megatron", "nobody's"])), offload=str(rng.choice(["none", "optimizer"])),
+            framework=str(rng.choice(["megatron", "torchtitan", "deepspeed", "nobody's"])),
+            offload=str(rng.choice(["none", "optimizer"])),
         )  # fmt: skip
         own = own._replace(exchange="shown" if own.exchange == "hidden" else own.exchange)
         others = [known.kind(run) for run, source in enumerate(known.source) if source != without]
-        published = any(all(getattr(one, name) == getattr(own, name) for name in STRUCTURE) for one in others)
-        alone = BELIEVED * (1 if published else ALONE)
-        errors = [(believed * NormalDist().inv_cdf(0.5 + 0.5 * (place + 0.5) / 24), alone / 24) for place in range(24)]
+        like = sum(all(getattr(one, name) == getattr(own, name) for name in STRUCTURE) for one in others)
+        errors, weight = [], 0.0
         for run in counted:
-            far = sum(_far(name, own, known.kind(run)) for name in Kind._fields)
+            far = {name: _far(name, own, known.kind(run)) for name in Kind._fields}
             crowd = sum(known.source[other] == known.source[run] for other in counted) ** CROWD
-            errors.append((abs(float(known.log_error[run])), math.exp(-far) / crowd))
+            errors.append((abs(float(known.log_error[run])), math.exp(-sum(far.values())) / crowd))
+            weight += math.exp(far["tokens"] - sum(far.values())) / crowd
+        tell = {known.source[run] for run in counted if known.kind(run).framework == own.framework}
+        alone = max(BELIEVED * (1 if like >= ENOUGH else ALONE), weight / len(tell) if tell else 0.0)
+        errors += [
+            (believed * NormalDist().inv_cdf(0.5 + 0.5 * (place + 0.5) / steps), alone / steps)
+            for place in range(steps)
+        ]
         errors.sort()
         reached = np.cumsum([share for _, share in errors])
         quantile = errors[int(np.searchsorted(reached, COVERED * reached[-1]))][0]

@@ -30,10 +30,12 @@ _JOINED: Final = (
 def runtime(name: str) -> Runtime:
     """The profile of one runtime."""
     chosen = {fold(candidate): candidate for candidate in runtime_names()}.get(fold(name)) or _aliases().get(fold(name))
+    standing = {} if chosen else {"standing_for": name}
+    chosen = chosen or _stand_ins().get(fold(name))
     if chosen is None:
         known = runtime_names()
         raise UnknownName("runtime", name, known, fix=f"Known runtimes: {', '.join(known)}.")
-    parsed: Runtime = decode(Runtime, _table(chosen), where=f"runtime {chosen}")
+    parsed: Runtime = decode(Runtime, _table(chosen) | standing, where=f"runtime {chosen}")
     return parsed
 
 
@@ -41,6 +43,13 @@ def runtime(name: str) -> Runtime:
 def _aliases() -> dict[str, str]:
     """Folded alias to name."""
     return {fold(alias): name for name in runtime_names() for alias in _table(name).get("aliases", ())}
+
+
+@cache
+def _stand_ins() -> dict[str, str]:
+    """Folded names of frameworks without a runtime to the one that stands in for each."""
+    usual = ((name, _table(name).get("usual", {})) for name in runtime_names())
+    return {fold(word): name for name, words in usual for word in words.get("stands_for", ())}
 
 
 def _table(name: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -54,7 +63,8 @@ def _table(name: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
         return own
     other = _table(like, (*children, name))
     other.pop("aliases", None)  # names of its own, also those that tables of runs use
-    other.get("usual", {}).pop("called", None)
+    for words in ("called", "stands_for"):
+        other.get("usual", {}).pop(words, None)
     return _over(own, other)
 
 

@@ -2,7 +2,8 @@
 
 A run of another kind counts for less, by ``exp`` of minus the penalties of what differs. A source's runs share their
 weight, as they share their errors. Beside them stands what is believed before anything is seen: errors as wide as those
-of kinds nobody has published. The bar is the weighted quantile of all of them (conformal prediction under covariate
+of kinds nobody has published; it counts as one more source of a framework that several tell of, which the user's own
+run will be. The bar is the weighted quantile of all of them (conformal prediction under covariate
 shift, Tibshirani et al. 2019, with the belief in the place of the point at infinity), so that a kind with much evidence
 has the bar of its runs, and one without has a wide bar.
 
@@ -50,9 +51,11 @@ PENALTY: Final = {
 NEVER: Final = 4.0  # besides, of a word that no published run has;
 APART: Final = 1.5  # instead, of one that strategies share: so many times longer or shorter, beside all else
 CROWD: Final = 0.5  # a source of n runs weighs n ** (1 - this)
-BELIEVED: Final = 0.15  # the weight of what is believed before anything is seen:
-ALONE: Final = 3.0  # times that, of a kind no other source has published
+BELIEVED: Final = 0.15  # the least weight of what is believed before anything is seen;
+ALONE: Final = 3.0  # times that at least, of a kind of which other sources have not published
+ENOUGH: Final = 4  # runs: the largest of fewer errors does not say what four in five stay below
 WIDE: Final = 1.65  # four in five steps are within so many times the prediction, and log errors are normal
+_STEPS: Final = 96  # in which what is believed is told
 _MOST_TOKENS: Final = 24  # log2, of a micro-batch on one rank
 _BLOCK: Final = 32  # errors
 _ONE_THREAD: Final = 2**18  # multiplications that OpenBLAS does in one thread
@@ -60,7 +63,7 @@ _STRUCTURE: Final = [WORDS.index(name) for name in STRUCTURE]
 _shared = attrgetter(*SHARED)
 _BELIEF: Final = tuple(
     math.log(WIDE) * NormalDist().inv_cdf(0.5 + 0.5 * share) / NormalDist().inv_cdf(0.5 + 0.5 * COVERED)
-    for share in np.arange(0.5, 24) / 24
+    for share in np.arange(0.5, _STEPS) / _STEPS
 )
 
 
@@ -83,12 +86,14 @@ def log_bars_by_tokens(kinds: Sequence[Kind], tokens: Ints) -> Floats:
 
 
 def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -> Floats:
-    """Bars of kinds, or of the same with the context whole and exchanges shown: what they add makes nothing surer."""
-    plain = [_plain(kind) for kind in kinds]
-    places = {kind: place for place, kind in enumerate(dict.fromkeys((*kinds, *plain)))}
-    own = {kind: place % len(kinds) for place, kind in reversed([*enumerate((*kinds, *plain))])}
+    """The widest of kinds and of the same with the context whole or exchanges shown: what they add makes none surer."""
+    shown = [kind._replace(exchange="shown") if kind.exchange == "hidden" else kind for kind in kinds]
+    ways = [kinds, shown, *([kind._replace(context="whole") for kind in some] for some in (kinds, shown))]
+    every = [kind for some in ways for kind in some]
+    places = {kind: place for place, kind in enumerate(dict.fromkeys(every))}
+    own = {kind: place % len(kinds) for place, kind in reversed([*enumerate(every)])}
     found = bars([*places], np.array([own[kind] for kind in places], np.int64))
-    widest = np.maximum(*(found[[places[kind] for kind in some]] for some in (kinds, plain)))
+    widest = np.max([found[[places[kind] for kind in some]] for some in ways], axis=0)
     return np.asarray(np.hypot(widest.T, _apart(kinds)).T)
 
 
@@ -97,11 +102,6 @@ def _apart(kinds: Sequence[Kind]) -> Floats:
     seen = {(kind.model, kind.zero, *_shared(kind)): kind for kind in kinds}
     many = {settings: len(runs().elsewhere(kind)) for settings, kind in seen.items()}
     return np.sqrt([many[(kind.model, kind.zero, *_shared(kind))] for kind in kinds]) * math.log(APART)
-
-
-def _plain(kind: Kind) -> Kind:
-    """A kind without what is done on top of the rest."""
-    return kind._replace(context="whole", exchange="shown" if kind.exchange == "hidden" else kind.exchange)
 
 
 def _quantiles(near: Floats, as_long: Floats, without: str = "") -> Floats:
@@ -164,7 +164,8 @@ def _lengths() -> Floats:
 def _likeness(kinds: Sequence[Kind], without: str = "") -> Floats:
     """[kind, kind of run]: how much a run counts by all but the tokens of a micro-batch.
 
-    What is believed is one more kind of run, the last. It is near to all, and nearer to what nobody has published.
+    What is believed is one more kind of run, the last: near to all, nearer to what few have published, and no less
+    than the mean source of a framework.
     """
     known = runs()
     words, gpus = known.coded(kinds)
@@ -173,17 +174,33 @@ def _likeness(kinds: Sequence[Kind], without: str = "") -> Floats:
     np.put_along_axis(chosen, np.where(words < 0, ends[1:] - 1, ends[:-1] + words), 1.0, axis=1)
     far = _product(chosen, _far_by_word())
     far += PENALTY["gpus"] * np.abs(gpus[:, None] - known.numbers[known.first, NUMBERS.index("gpus")])
-    published = _published(without)
+    published, near = _published(without), np.exp(-far)
     same = np.array([tuple(word) in published for word in words[:, _STRUCTURE].tolist()], bool)
-    return np.concatenate([np.exp(-far), np.where(same, 1.0, ALONE)[:, None]], axis=-1)
+    tell, shares = _tellers(without)
+    sources = tell[words[:, WORDS.index("framework")]]
+    another = np.where(sources > 0, near @ shares / np.maximum(sources, 1), 0.0) / BELIEVED
+    return np.concatenate([near, np.maximum(np.where(same, 1.0, ALONE), another)[:, None]], axis=-1)
+
+
+@cache
+def _tellers(without: str) -> tuple[Ints, Floats]:
+    """How many sources tell of each framework, none of an unknown one; and the shares of each kind of run."""
+    known, errors = runs(), _errors(without)
+    counted = known.sets_bars & (np.array(known.source) != without)
+    place = WORDS.index("framework")
+    pairs = {*zip(known.words[counted, place].tolist(), known.source_of[counted].tolist(), strict=True)}
+    many = np.bincount([framework for framework, _ in pairs], minlength=len(known.known[place]) + 1)
+    shares = np.bincount(errors.of.ravel(), errors.shares.ravel(), minlength=len(known.first) + 1)
+    return np.asarray(many, np.int64), np.asarray(shares[:-1], np.float64)
 
 
 @cache
 def _published(without: str) -> frozenset[tuple[int, ...]]:
-    """The words that make a kind of its own, of every run but those of a source."""
+    """The words that make a kind of its own, of kinds with enough runs but those of a source."""
     known = runs()
     others = known.of[np.array(known.source) != without]
-    return frozenset(map(tuple, known.words[known.first[others]][:, _STRUCTURE].tolist()))
+    kinds, many = np.unique(known.words[known.first[others]][:, _STRUCTURE], axis=0, return_counts=True)
+    return frozenset(map(tuple, kinds[many >= ENOUGH].tolist()))
 
 
 @cache

@@ -115,7 +115,7 @@ def kind_at(job: Job, key: int) -> Kind:
 def _named(job: Job, codes: Mapping[str, int]) -> Kind:
     """A kind with its words."""
     return Kind(
-        framework=job.runtime.framework,
+        framework=job.runtime.standing_for or job.runtime.framework,
         model="dense" if job.model.moe is None else "moe",
         zero=("states", "states", "gradients", "weights")[codes["zero"]],
         pipeline=("none", *CHOICES["schedule"])[codes["pipeline"]],

@@ -88,7 +88,7 @@ class World(NamedTuple):
     @property
     def upper(self) -> bool:
         """Whether plans are ranked by the upper ends of their steps' intervals."""
-        return self.request.rank == "upper"
+        return self.request.rank != "expected"
 
     @property
     def several(self) -> bool:
@@ -128,7 +128,7 @@ class World(NamedTuple):
             model=self.model.name if is_known(self.model) else self.model,
             batch=self.workload.global_batch,
             seq=self.workload.seq,
-            runtime=self.runtime.name,
+            runtime=self.runtime.standing_for or self.runtime.name,
             rules=self.lines or None,
             money=_with_whole_path(self.money),
             **fleet,
@@ -144,6 +144,9 @@ class World(NamedTuple):
             notes.append(f"{said}: tokens are written as --batch 4Mtok")
         if work.imbalance > 1 and self.model.moe is None:
             notes.append(f"--imbalance changes nothing: {self.model.name} has no experts")
+        if self.runtime.standing_for:
+            who = f"runtime {self.runtime.name} stands in for {self.runtime.standing_for}"
+            notes.append(f"{who}, of which no published run sets bars")
         adapters = (work.lora_rank, work.lora_targets) != (_USUAL.lora_rank, _USUAL.lora_targets)
         if adapters and work.task != "lora":
             notes.append(f"--lora-rank and --lora-targets change nothing: the task is {work.task}, not lora")

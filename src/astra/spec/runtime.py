@@ -193,6 +193,7 @@ class Usual(Spec, frozen=True, kw_only=True):
     captures: Captures = Captures()
 
     called: tuple[Line, ...] = ()  # what tables of runs call it, in lower case
+    stands_for: tuple[Line, ...] = ()  # other code, for which it is the nearest there is
     eager: Name = ""  # the runtime it is where a run says "no compile",
     compiled: Name = ""  # where it says torch.compile,
     unfused: Name = ""  # and where it says that attention is not fused; empty: itself
@@ -255,6 +256,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
     aliases: tuple[Name, ...] = ()
     title: Line
     framework: Framework  # whose own rules bind it
+    standing_for: Line = ""  # the framework that was asked for, where it is but the nearest there is
     exports_to: Name = ""  # the target of astra export that starts it; empty: none does
     can: Can
     usual: Usual = Usual()

@@ -19,7 +19,7 @@ from astra.spec.strategy import Strategy
 from astra.units import GIB
 from astra.validate.measured import use_of
 from astra.validate.runs import Run, Skipped
-from astra.validate.strategies import refused
+from astra.validate.strategies import refused, stood_in
 
 JOINED: Final = " + "  # between the GPU types of a run over several pools
 HEADROOM: Final = next(field.default for field in msgspec.structs.fields(Job) if field.name == "headroom")
@@ -129,6 +129,7 @@ def _replayed(run: Run, world: World, asked: dict[str, Any], answer: Estimate | 
     if isinstance(answer, str):
         return ReplayedRun(id=run.id, source=run.source, skipped=answer)
     measured, kind = run.measured, kind_in(world, run.strategy)
+    kind = kind._replace(framework=run.framework) if stood_in(run.framework) else kind
     stops = refused(world.runtime, run.strategy, answer.microbatches)
     return ReplayedRun(
         id=run.id,

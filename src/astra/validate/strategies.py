@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -102,13 +103,27 @@ def runtime_of(framework: str, version: str, notes: str, flash: str) -> tuple[st
 
 def called(text: str) -> str:
     """The runtime that a text names, by the longest of the words tables use; empty if none."""
+    return _named(text)[1]
+
+
+def stood_in(framework: str) -> bool:
+    """Whether a framework has no runtime of its own, so that another one stands in for it."""
+    _, name, stands = _named(framework)
+    return framework.lower() not in _NO_FRAMEWORKS and (stands or not name)
+
+
+@cache
+def _named(text: str) -> tuple[int, str, bool]:
+    """The length of the longest word that names a runtime, which one, and whether it but stands in."""
     found = [
-        (len(word), name)
+        (len(word), name, stands)
         for name in runtimes.runtime_names()
-        for word in runtimes.runtime(name).usual.called
+        for usual in (runtimes.runtime(name).usual,)
+        for stands, words in ((False, usual.called), (True, usual.stands_for))
+        for word in words
         if word in text.lower()
     ]
-    return max(found, default=(0, ""))[1]
+    return max(found, default=(0, "", False))
 
 
 def strategy_of(world: World, degrees: Degrees, settings: RunSettings) -> tuple[Strategy, list[str]]:
