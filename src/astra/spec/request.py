@@ -231,7 +231,7 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         Literal["plain", "upper", "expected"],
         Field(kinds.one_of(*RANKS),
               "plans by the upper end of their step time's interval, which evidence makes short or long, the plainest "
-              "of those within 1% first (default); by that end alone; or by the expected step time",
+              "of those within half a percent first (default); by that end alone; or by the expected step time",
               "plan rent", "goal")
     ] = "plain"  # fmt: skip
     baseline: Annotated[
