@@ -177,16 +177,18 @@ def summary(rows: list[dict[str, Any]]) -> str:
     daring = [row for row in fitting if row["nobody"] and row["ratio"] > NOTICED]
     rests = [row for row in daring if row["ratio"] > (1 + BETTER) * row["known_ratio"]]
     counted = Counter(word for row in daring for word in row["nobody"]).most_common()
-    words = ", ".join(f"{word} ({times})" for word, times in counted)
+    words = ", ".join(f"{word} ({times})" for word, times in counted) or "none"
     return (
         f"{len(rows)} recipes: {len(rows) - len(costed)} left out, "
         f"{sum(not row['legal'] for row in costed)} not legal, "
         f"{sum(not row['fits'] for row in costed)} do not fit, {unexplained} of all these without a written reason. "
         f"Of the {len(fitting)} others the plan's upper end is no "
-        f"worse in {better} and a tie, to {TIE:.0%}, in {tied}; it is predicted {statistics.median(ratios):.3f} times as fast in the median, "
+        f"worse in {better} and a tie, to {TIE:.0%}, in {tied}; "
+        f"it is predicted {statistics.median(ratios):.3f} times as fast in the median, "
         f"{min(ratios):.2f} to {max(ratios):.2f}, more than {LARGE} times in {len(large)}, of which the upper end of {back} "
-        f"reaches back to what the recipe is expected to take. {len(daring)} plans that are more than {NOTICED - 1:.0%} faster have "
-        f"a word that no such run and no such recipe has: {words or 'none'}. With degrees and micro-batches that one "
+        f"reaches back to what the recipe is expected to take. "
+        f"{len(daring)} plans that are more than {NOTICED - 1:.0%} faster have "
+        f"a word that no such run and no such recipe has: {words}. With degrees and micro-batches that one "
         f"has all but {len(rests)} of these plans gain as much, to {BETTER:.0%}"
     )
 
