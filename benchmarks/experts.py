@@ -26,7 +26,7 @@ from astra.catalog.hardware import device
 from astra.catalog.models import model
 from astra.errors import AstraError
 from astra.evidence.kinds import bits_of
-from astra.search.plainer import TIE
+from astra.evidence.bars import UNEQUAL as TIE
 from astra.search.world import World
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.validate.runs import Run

@@ -54,6 +54,7 @@ CROWD: Final = 0.5  # a source of n runs weighs n ** (1 - this)
 BELIEVED: Final = 0.15  # the least weight of what is believed before anything is seen;
 ALONE: Final = 3.0  # times that at least, of a kind of which other sources have not published
 ENOUGH: Final = 4  # runs: the largest of fewer errors does not say what four in five stay below
+UNEQUAL: Final = 0.005  # of a step, besides, in chunks of unequal layers: no run tells by how much these are quicker
 WIDE: Final = 1.65  # four in five steps are within so many times the prediction, and log errors are normal
 _STEPS: Final = 96  # in which what is believed is told
 _MOST_TOKENS: Final = 24  # log2, of a micro-batch on one rank

@@ -35,7 +35,7 @@ from astra.cost.stage import (
 )
 from astra.cost.state import Bytes
 from astra.cost.step import states
-from astra.evidence.bars import bar_of, sentence
+from astra.evidence.bars import UNEQUAL, bar_of, sentence
 from astra.evidence.kinds import Kind, kind_of, shape_of
 from astra.layers import weights as weights_of
 from astra.layers.kinds import LayerKind, layer_kinds
@@ -322,7 +322,7 @@ def _tell(
         violations=broken,
         fits=fits,
         step_s=total_s,
-        step_s_range=step_range(total_s, kind),
+        step_s_range=step_range(total_s, kind, row.layout.layers),
         evidence=sentence(kind, shape_of(job.model)),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / job.pool.gpus,
@@ -347,12 +347,13 @@ def _tell(
     )
 
 
-def step_range(step_s: float, kind: Kind, *, without: str = "") -> Range:
+def step_range(step_s: float, kind: Kind, *chunks: Sequence[int], without: str = "") -> Range:
     """Where four in five measured steps of its kind lie, by published runs predicted without their source.
 
-    ``without`` is a source whose runs do not count.
+    ``chunks`` are the layers of each chunk of a pipeline; ``without`` is a source whose runs do not count.
     """
-    times = math.exp(bar_of(kind, without))
+    unequal = any(len(set(layers)) > 1 for layers in chunks)
+    times = math.exp(bar_of(kind, without)) * (1 + UNEQUAL * unequal)
     return Range(low=step_s / times, high=step_s * times)
 
 

@@ -24,7 +24,6 @@ from astra.search.attempts import untried
 from astra.search.detail import estimate, legality
 from astra.search.engine import Progress, SearchOutcome, among
 from astra.search.ledger import able, lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
-from astra.search.plainer import plainest_first
 from astra.search.ranked import Judged, Ranked, ranked
 from astra.search.splits import best_splits
 from astra.search.words import settled
@@ -202,10 +201,7 @@ def _answer(world: World, goal: Goal, tag: PriceTag | None, progress: Progress |
         job = job.on(chosen[0].gpus)
     found = _ranked(world, job, world.request.top, progress)
     job = found.attempt.job
-    best = found.plans
-    if world.request.rank == "plain":
-        best = plainest_first(job, best, restrictions, rules)
-    plans = [(job, strategy, result) for strategy, result in best]
+    plans = [(job, strategy, result) for strategy, result in found.plans]
     notes += found.attempt.notes
     bold = daring(found.searches[0].grids.job, found.searches[0], plans[0][2], rules, tag)
     rejects = rejects_of(found.searches, rules, job)

@@ -8,7 +8,7 @@ or all larger stages at once, as long as the simulated step falls and the strate
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import permutations, product
+from itertools import islice, permutations, product
 from math import inf
 from typing import Final, NamedTuple
 
@@ -20,6 +20,7 @@ from astra.cost.gathered import Layouts, layout
 from astra.cost.pipeline import pipelines_s
 from astra.cost.stage import Gathered, Meshes, parts_of, stage_costs
 from astra.cost.step import evaluate
+from astra.evidence.bars import UNEQUAL
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import even, layer_work
 from astra.rules.restrictions import Restrictions
@@ -58,7 +59,8 @@ def best_splits(
 ) -> list[Candidate]:
     """What a search found, with the best split where that may make one the best; ``timed`` are its parts.
 
-    Given what it had to keep to, the first is also tried with other micro-batches, and the best with other recompute.
+    Given what it had to keep to, the first is also tried with other micro-batches, the best with other recompute, and
+    what is as good in equal chunks, which are doubted less.
     """
     limit_s = candidates[0].step_s * (1 + NEAR)
     near = [one for one in candidates if one.step_s * (1 - _unequal(job, one.strategy)) <= limit_s]
@@ -68,6 +70,7 @@ def best_splits(
         first = min(range(len(polished)), key=lambda place: polished[place].step_s)
         turned = _turned(job, polished[first], user_rules, timed, restrictions)
         polished[first] = _cut(job, turned, user_rules, timed, restrictions)
+        polished += _equal(job, polished, user_rules, timed, restrictions)
     found = dict(zip(near, polished, strict=False))
     return [found.get(one, one) for one in candidates] + [one for one in polished[len(near) :] if one.step_s < inf]
 
@@ -103,6 +106,27 @@ def _cut(
         if not legality(said, some[place], user_rules):
             return all_polished(job, [Candidate(some[place], seconds)], user_rules, timed)[0]
     return best
+
+
+def _equal(
+    job: Job, some: Sequence[Candidate], user_rules: Sequence[Rule], timed: Sequence[Gathered], restrictions: Restrictions
+) -> list[Candidate]:
+    """Those that may be the first, in equal chunks: of the numbers of chunks the quickest."""
+    depth, equal = len(layer_kinds(job.model)), list[Candidate]()
+    for strategy, step_s in some:
+        each, more = divmod(depth, strategy.pp)
+        if more or len(set(layers_of(job, strategy))) == 1 or step_s > some[0].step_s * (1 + UNEQUAL):
+            continue
+        counts = [vp for vp in range(1, each + 1) if each % vp == 0 and (vp > 1) == (strategy.vp > 1)]
+        tried = [replace(strategy, vp=vp, layers=()) for vp in restrictions.filter("vp", counts)]
+        said = job.saying(strategy)
+        parts = parts_of(said, as_row(said, strategy).meshes.columns, timed if said is job else ())
+        limit_s = step_s * (1 + UNEQUAL)
+        found = simulated(said, [Tried(one, parts, [layers_of(said, one)], limit_s) for one in tried])
+        ranked = sorted((quick[0][0], place) for place, quick in enumerate(found) if quick)
+        legal = (Candidate(tried[at], seconds) for seconds, at in ranked if not legality(said, tried[at], user_rules))
+        equal += islice(legal, 1)
+    return equal
 
 
 def _waiting(job: Job, strategy: Strategy) -> float:

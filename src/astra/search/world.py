@@ -88,7 +88,7 @@ class World(NamedTuple):
     @property
     def upper(self) -> bool:
         """Whether plans are ranked by the upper ends of their steps' intervals."""
-        return self.request.rank != "expected"
+        return self.request.rank == "upper"
 
     @property
     def several(self) -> bool:

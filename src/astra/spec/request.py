@@ -17,7 +17,7 @@ from astra.units import parse_count
 _SUFFIXES: Final = ("k", "m")
 COUNTS: Final = ("at-most", "exact")
 MIXES: Final = ("some", "all", "none")
-RANKS: Final = ("plain", "upper", "expected")
+RANKS: Final = ("upper", "expected")
 _MODEL: Final = "a catalog name (astra catalog models), a Hugging Face config.json or its folder, or a TOML file"
 _GPUS: Final = {
     "plan": "how many of which, such as 512xH100 (astra catalog gpus); again for another pool",
@@ -228,12 +228,11 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
         Field(kinds.duration(), "the cheapest within this time, such as 14d or 36h", "plan rent", "goal")
     ] = None  # fmt: skip
     rank: Annotated[
-        Literal["plain", "upper", "expected"],
+        Literal["upper", "expected"],
         Field(kinds.one_of(*RANKS),
-              "plans by the upper end of their step time's interval, which evidence makes short or long, the plainest "
-              "of those within half a percent first (default); by that end alone; or by the expected step time",
-              "plan rent", "goal")
-    ] = "plain"  # fmt: skip
+              "plans by the upper end of their step time's interval, which evidence makes short or long "
+              "(default), or by the expected step time", "plan rent", "goal")
+    ] = "upper"  # fmt: skip
     baseline: Annotated[
         str | None, Field(kinds.word_list("STRATEGY|FILE"),
                           "what you do now, or the script that does it: days and dollars saved", "plan", "goal")

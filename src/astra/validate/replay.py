@@ -10,7 +10,7 @@ import msgspec
 from astra.answer import Estimate, Range, Result
 from astra.errors import AstraError
 from astra.evidence.kinds import MIXED, Kind, doublings, kind_of
-from astra.search.detail import estimate, step_range
+from astra.search.detail import estimate, layers_of, step_range
 from astra.search.fleet.plan import estimate_fleet
 from astra.search.world import World
 from astra.spec.job import Job
@@ -135,7 +135,7 @@ def _replayed(run: Run, world: World, asked: dict[str, Any], answer: Estimate | 
         id=run.id,
         source=run.source,
         predicted_step_s=answer.step_s,
-        predicted_step_s_range=step_range(answer.step_s, kind, without=run.source),
+        predicted_step_s_range=step_range(answer.step_s, kind, layers_of(world.job, run.strategy), without=run.source),
         measured_step_s=measured.step_s,
         predicted_peak_gib=[stage.peak_allocated_gib for stage in answer.stages],
         measured_peak_gib=measured.peak_gib,

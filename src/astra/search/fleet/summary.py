@@ -178,7 +178,7 @@ def summary(
         violations=known.violations,
         fits=all(stage.fits for stage in stages),
         step_s=total_s,
-        step_s_range=detail.step_range(total_s, known.kind),
+        step_s_range=detail.step_range(total_s, known.kind, *(group.layers for group in strategy.groups)),
         evidence=sentence(known.kind, shape_of(job.model)),
         breakdown=dict(causes),
         bubble_fraction=causes[detail.BUBBLE] / total_s,
