@@ -25,8 +25,8 @@ import astra
 from astra.catalog.hardware import device
 from astra.catalog.models import model
 from astra.errors import AstraError
+from astra.evidence.bars import UNEQUAL
 from astra.evidence.kinds import bits_of
-from astra.evidence.bars import UNEQUAL as TIE
 from astra.search.world import World
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.validate.runs import Run
@@ -171,7 +171,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
     ratios = [row["ratio"] for row in fitting]
     unexplained = sum(not (row.get("fits") and row.get("legal")) and not row["why"] for row in rows)
     better = sum(row["plan_upper_s"] <= row["recipe_upper_s"] * (1 + 1e-9) for row in fitting)
-    tied = sum(row["plan_upper_s"] <= row["recipe_upper_s"] * (1 + TIE) for row in fitting) - better
+    tied = sum(row["plan_upper_s"] <= row["recipe_upper_s"] * (1 + UNEQUAL) for row in fitting) - better
     large = [row for row in fitting if row["ratio"] > LARGE]
     back = sum(row["plan_upper_s"] >= row["recipe_s"] for row in large)
     daring = [row for row in fitting if row["nobody"] and row["ratio"] > NOTICED]
@@ -183,9 +183,10 @@ def summary(rows: list[dict[str, Any]]) -> str:
         f"{sum(not row['legal'] for row in costed)} not legal, "
         f"{sum(not row['fits'] for row in costed)} do not fit, {unexplained} of all these without a written reason. "
         f"Of the {len(fitting)} others the plan's upper end is no "
-        f"worse in {better} and a tie, to {TIE:.0%}, in {tied}; "
+        f"worse in {better} and a tie, to {UNEQUAL:.0%}, in {tied}; "
         f"it is predicted {statistics.median(ratios):.3f} times as fast in the median, "
-        f"{min(ratios):.2f} to {max(ratios):.2f}, more than {LARGE} times in {len(large)}, of which the upper end of {back} "
+        f"{min(ratios):.2f} to {max(ratios):.2f}, more than {LARGE} times in {len(large)}, "
+        f"of which the upper end of {back} "
         f"reaches back to what the recipe is expected to take. "
         f"{len(daring)} plans that are more than {NOTICED - 1:.0%} faster have "
         f"a word that no such run and no such recipe has: {words}. With degrees and micro-batches that one "

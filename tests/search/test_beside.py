@@ -24,15 +24,17 @@ def upper_s(**asked: Any) -> float:
 
 @pytest.mark.parametrize("asked", CASES)
 def test_the_first_plan_is_the_best_with_and_without_graphs(asked: dict[str, Any]) -> None:
-    each = [upper_s(**asked, fix=f"graphs={word}") for word in ("none", "partial")]
-    assert upper_s(**asked) == pytest.approx(min(each), rel=1e-9)
+    without, captured = (upper_s(**asked, fix=f"graphs={word}") for word in ("none", "partial"))
+    best = captured if captured < 0.99 * without else without  # graphs that recipes do without have to gain 1%
+    assert upper_s(**asked) == pytest.approx(best, rel=1e-9)
 
 
 def test_graphs_stay_where_there_is_room_for_them() -> None:
-    found = astra.plan("qwen3-30b-a3b", gpus="64xH200", batch=512, maximum="mbs=1", **BRIDGE).best
+    """On Ampere, where they are usual."""
+    found = astra.plan("qwen3-30b-a3b", gpus="64xA100", batch=512, maximum="mbs=1", **BRIDGE).best
     plain = found.strategy.replace("graphs=partial", "graphs=none")
     assert plain != found.strategy
-    same = astra.estimate("qwen3-30b-a3b", gpus="64xH200", batch=512, strategy=plain, runtime="megatron-bridge")
+    same = astra.estimate("qwen3-30b-a3b", gpus="64xA100", batch=512, strategy=plain, runtime="megatron-bridge")
     assert same.step_s == pytest.approx(found.estimate.step_s)
     assert same.peak_reserved_gib < found.estimate.peak_reserved_gib
 

@@ -39,6 +39,7 @@ from astra.evidence.kinds import (
     kind_at,
     runs,
 )
+from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.job import Job
 
@@ -54,7 +55,7 @@ CROWD: Final = 0.5  # a source of n runs weighs n ** (1 - this)
 BELIEVED: Final = 0.15  # the least weight of what is believed before anything is seen;
 ALONE: Final = 3.0  # times that at least, of a kind of which other sources have not published
 ENOUGH: Final = 4  # runs: the largest of fewer errors does not say what four in five stay below
-UNEQUAL: Final = 0.005  # of a step, besides, in chunks of unequal layers: no run tells by how much these are quicker
+UNEQUAL: Final = 0.005  # of a step, besides, of chunks with unequal layers: no run tells how much these are worth
 WIDE: Final = 1.65  # four in five steps are within so many times the prediction, and log errors are normal
 _STEPS: Final = 96  # in which what is believed is told
 _MOST_TOKENS: Final = 24  # log2, of a micro-batch on one rank
@@ -263,6 +264,7 @@ class Doubt:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._depth = len(layer_kinds(job.model))
         self._factors = _factors(kind_at(job, 0))
 
     def of(self, columns: Mapping[str, Column]) -> Floats:
@@ -274,7 +276,9 @@ class Doubt:
             tokens, length = np.unique(new % TOKENS, return_inverse=True)
             bars = log_bars_by_tokens([kind_at(self._job, key) for key in (first * TOKENS).tolist()], tokens)
             self._factors[new] = np.exp(bars[kind, length])
-        return np.asarray(self._factors[keys])
+        if "vp" not in columns:  # any number of chunks
+            return np.asarray(self._factors[keys])
+        return np.asarray(self._factors[keys] * (1 + UNEQUAL * (self._depth % (columns["pp"] * columns["vp"]) > 0)))
 
     def of_each(self, columns: Mapping[str, Column], zero: Ints, offload: Ints) -> Floats:
         """[row, sharding]: the same with each ZeRO stage and offload."""

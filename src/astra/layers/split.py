@@ -20,8 +20,6 @@ from astra.layers.kinds import LayerKind, layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.model import ModelSpec
 
-EVEN: Final = 0
-BALANCED: Final = 1
 ALIKE: Final = 1.05  # layers whose work differs by less are dealt by number
 _HALVINGS, _SLACK = 24, 1e-9  # of the search for the smallest largest stage; of its sums
 

@@ -33,7 +33,7 @@ from astra.spec.money import Money
 from astra.spec.strategy import Strategy, parse_strategy
 from astra.units import show_dollars, show_seconds
 
-LEAST_GAIN: Final = 0.01  # of a step, below which nobody would take a risk
+LEAST_GAIN: Final = 0.02  # of a step, below which nobody would take a risk
 TRIED: Final = 30  # steps of a trial, warm-up included
 
 

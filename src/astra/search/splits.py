@@ -109,8 +109,9 @@ def _cut(
 
 
 def _equal(
-    job: Job, some: Sequence[Candidate], user_rules: Sequence[Rule], timed: Sequence[Gathered], restrictions: Restrictions
-) -> list[Candidate]:
+    job: Job, some: Sequence[Candidate], user_rules: Sequence[Rule], timed: Sequence[Gathered],
+    restrictions: Restrictions,
+) -> list[Candidate]:  # fmt: skip
     """Those that may be the first, in equal chunks: of the numbers of chunks the quickest."""
     depth, equal = len(layer_kinds(job.model)), list[Candidate]()
     for strategy, step_s in some:
