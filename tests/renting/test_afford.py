@@ -124,3 +124,25 @@ def test_models_of_which_only_a_paper_exists_are_not_what_a_budget_buys() -> Non
     assert not any("--deadline says" in note for note in report.notes), "it was given"
     named = afford("megatron-22b", budget=2_000, gpus="H100", max_gpus=64, batch=256, seq=2048)
     assert named.most == "megatron-22b"
+
+
+def test_models_beside_one_with_experts_are_of_the_size_that_its_work_suggests() -> None:
+    """A token visits a few experts: by all parameters no model beside it would be small enough for the rule."""
+    report = afford("qwen3-30b-a3b", budget="20k", gpus="H100", max_gpus=64, batch=256, seq=2048)
+    dense = [row for row in report.rows if row.model != report.most]
+    assert report.largest in {row.model for row in dense}
+    assert min(row.tokens_per_parameter for row in dense) < 20 < max(row.tokens_per_parameter for row in dense)
+
+
+def test_money_that_no_gpus_are_left_for_and_too_few_steps_are_said() -> None:
+    tight: dict[str, Any] = {"gpus": "H100", "max_gpus": 8, "seq": 2048}
+    left = afford("llama-3.2-1b", budget=5_000, deadline="1d", batch=64, **tight)
+    assert left.rows[0].usd < 5_000 / 2
+    assert any("the time ends before the money on up to 8 GPUs" in note for note in left.notes)
+    spent = afford("llama-3.2-1b", budget=20, deadline="3d", batch=16384, **tight)
+    assert not any("before the money" in note for note in spent.notes)
+    (few,) = [note for note in spent.notes if "few for any training" in note]
+    tokens = {row.model: row.tokens for row in spent.rows}
+    assert {name for name in tokens if name in few} == {
+        name for name, many in tokens.items() if many < 100 * 16384 * 2048
+    }

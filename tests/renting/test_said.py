@@ -225,6 +225,15 @@ def test_spot_tells_what_it_takes_if_machines_are_taken_more_or_less_often(tmp_p
     assert not any("is expected to take so long" in note for note in often.notes), "it is given"
 
 
+@pytest.mark.parametrize(("provider", "says"), [("Acme", "a figure of AWS (Acme tells none)"), ("AWS", "of AWS:")])
+def test_a_short_answer_on_spot_machines_says_whose_interruptions_it_has(
+    tmp_path: Path, provider: str, says: str
+) -> None:
+    path = listed(tmp_path, f"{provider},box,H100,8,x,spot,1.5,USD,2026-11-01,acme,")
+    report = asked(gpus="H100", money=Money(prices=path, providers=(provider,), market="spot"))
+    assert says in " ".join(str(report).split())
+
+
 def test_a_price_for_an_hour_of_own_gpus_is_of_those_alone() -> None:
     report = asked(gpus="H100", own="16xH100", money=Money(usd_per_gpu_h=0.5))
     of_markets = {choice.cost.price.market: choice.cost.price.usd_per_gpu_h for choice in report.front}

@@ -25,7 +25,7 @@ from astra.money.objectives import seconds_of
 from astra.money.tags import stale_warnings
 from astra.partition.problem import Effort
 from astra.renting.rent import HORIZON_S, offers_of, staged
-from astra.renting.report import notes_on
+from astra.renting.report import FEWEST_STEPS, notes_on
 from astra.search.front import OfferPart, Refined, refine
 from astra.search.most import Buys, open_notes, search_most
 from astra.search.world import World
@@ -75,7 +75,7 @@ def afford(
     request = msgspec.structs.replace(request, budget=None, deadline=deadline)
     search = _MostTokens(request, Caps(usd, limit_s), progress)
     first = search.most(request.model)
-    spent = 6 * first.parameters * first.tokens if first is not None else FLOPS_PER_USD * usd
+    spent = search.flops[first.model] if first is not None else FLOPS_PER_USD * usd
     named = [first] if model is not None and first is not None else []
     others = [search.other(name) for name in _near(math.sqrt(spent / (6 * ratio)))]
     rows = list({row.model: row for row in [*named, *others] if row is not None}.values())
@@ -92,6 +92,7 @@ class _MostTokens:
         self.request, self.caps, self.notes = request, caps, list[str]()
         self._shown, self._progress, self._known = offers_of(request), progress, dict[str, Afforded | None]()
         self._chosen, self.works = dict[str, OfferPart](), dict[str, Workload]()  # by model
+        self.flops = dict[str, float]()  # likewise, of its products with weights
 
     def other(self, name: str) -> Afforded | None:
         """Another model, in whatever runtime; None where it cannot be trained so."""
@@ -130,6 +131,7 @@ class _MostTokens:
             best = _row(bought, refined_one, stage.world)
             # What is good for one model is good to begin with for the next.
             self._chosen[best.model], self.works[best.model] = refined_one.parts[0], stage.world.workload
+            self.flops[best.model] = 6.0 * weights_of.count(stage.world.model).active * best.tokens
             self.notes += open_notes(best.model, state)
         self._known[stage.world.model.name] = best
         return best
@@ -142,9 +144,29 @@ class _MostTokens:
         parts = [self._chosen[row.model] for row in rows]
         return [
             f"A step is {' or '.join(works)} (--batch, --seq).",
+            *self._few_steps(rows),
+            *self._money_left(rows),
             *notes_on(parts, self._shown, self.request.money),
             *stale_warnings([part.offer.tag for part in parts]),
         ]
+
+    def _few_steps(self, rows: Sequence[Afforded]) -> list[str]:
+        """That so few steps are no training."""
+        works = [self.works[row.model] for row in rows]
+        few = [
+            row.model for row, work in zip(rows, works, strict=True)
+            if row.tokens < FEWEST_STEPS * work.global_batch * work.seq
+        ]  # fmt: skip
+        tell = f"Of {', '.join(few)} these are fewer than {FEWEST_STEPS} steps, few for any training: give --batch."
+        return [tell] if few else []
+
+    def _money_left(self, rows: Sequence[Afforded]) -> list[str]:
+        """That the time ends before the money on as many GPUs as are allowed."""
+        most = self.request.max_gpus
+        left = [row.model for row in rows if row.usd * AS_MANY < self.caps.usd and 2 * row.gpus > most]
+        names = "all models shown" if len(left) == len(rows) else ", ".join(left)
+        tell = f"Of {names} the time ends before the money on up to {most:,} GPUs: more may buy more "
+        return [f"{tell}(--max-gpus)."] if left else []
 
     def _watch(self) -> Callable[[float], None] | None:
         """What is told of one model's search, as a share of all."""

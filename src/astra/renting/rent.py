@@ -69,10 +69,13 @@ def rent(
     else:
         chosen = chosen_of(best, world.goal)
     common, remarks = popular(shown.offers, state, found.job_of, world.money, upper=world.upper)
-    open_words = untried(world.model, world.runtime, world.restrictions, "all choices")
-    left_open = [f"{note[0].upper()}{note[1:]}." for note in (*open_notes(state), *open_words)]
-    notes = [*left_open, *remarks]
-    return report_of(RentAnswer(best, chosen, common, shown, state, mixed, notes), world, started)
+    aside = [*_sentences(untried(world.model, world.runtime, world.restrictions, "all choices")), *remarks]
+    left_open = _sentences(open_notes(state))
+    return report_of(RentAnswer(best, chosen, common, shown, state, mixed, left_open, aside), world, started)
+
+
+def _sentences(notes: Sequence[str]) -> list[str]:
+    return [f"{note[0].upper()}{note[1:]}." for note in notes]
 
 
 class Searched(NamedTuple):

@@ -47,7 +47,8 @@ class RentAnswer(NamedTuple):
     shown: Market
     state: FrontSearch
     mixed: Mixed
-    remarks: list[str]
+    left_open: list[str]  # what was not searched to the end
+    aside: list[str]  # remarks that are about no bill
 
 
 def report_of(found: RentAnswer, world: World, started: float) -> RentReport:
@@ -82,7 +83,7 @@ def report_of(found: RentAnswer, world: World, started: float) -> RentReport:
         popular=[choice_of(one, [], None if one.name in on_front else _waste(one, best)) for one in found.popular],
         unused=found.shown.unused,
         search=_search_record(found, started),
-        notes=[*found.remarks, *_if_taken(first, world.money), *_notes(found, world.money)],
+        notes=[*found.left_open, *_if_taken(first, world.money), *_notes(found, world.money), *found.aside],
         warnings=[*_few_steps(world), *_warnings([*best, *found.popular], found.chosen, goal, judged)],
         own=_break_even(found.shown, world.money),
     )
@@ -247,7 +248,7 @@ def _spot_notes(tags: Sequence[PriceTag], options: Money) -> list[str]:
 
 def _if_taken(one: Refined, options: Money) -> list[str]:
     """What a choice on spot machines would take, were they taken away less or more often than is assumed."""
-    part = one.parts[0]
+    part, seller = one.parts[0], one.parts[0].offer.tag.provider
     spot = len(one.parts) == 1 and part.offer.tag.market == "spot"
     if not spot or options.preemptions_per_node_day is not None or options.goodput != "expected":
         return []
@@ -257,9 +258,10 @@ def _if_taken(one: Refined, options: Money) -> list[str]:
         for each in PREEMPTED_RANGE
         for seconds, usd in (if_taken(one.estimate, options, machines, each),)
     ]
+    told = f"a figure of {PREEMPTION_TOLD}{f' ({seller} tells none)' * (seller != PREEMPTION_TOLD)}"
     return [
         f"{one.name} is expected to take so long if {PREEMPTED_PER_MONTH:.0%} of its servers are taken away in a "
-        f"month: {', '.join(said)} (--preemptions)."
+        f"month, {told}: {', '.join(said)} (--preemptions)."
     ]
 
 

@@ -47,7 +47,6 @@ MOST_EFFORT: Final = 130_000.0
 BEGUN: Final = 2  # GPU types with large tables whose plainest grids are searched before any others
 MOST_BEGUN: Final = 32  # grids of a number of GPUs
 LEAST_SHARE: Final = 0.15  # of the effort left, for one turn
-_DONE: Final = object()
 
 Progress = Callable[[float], None]
 JobOf = Callable[[Offer, int], Job]
@@ -148,8 +147,8 @@ class FrontSearch:
             self._doubts[id(offer)] = least_doubts(job, offer.counts, upper=self._upper)
         return self._doubts[id(offer)]
 
-    def turns(self, offer: Offer) -> Iterator[None]:
-        """Search an offer in every count it is sold in, a table at a time."""
+    def turns(self, offer: Offer) -> Iterator[bool]:
+        """Search an offer in every count it is sold in, a table at a time; true after its plainest grids alone."""
         job = self._job_of(offer, int(offer.counts[-1]))
         if not may_hold(job):
             return
@@ -163,7 +162,7 @@ class FrontSearch:
         doubts = self._doubts_of(job, offer)
         stream = CountStream(job, offer.counts, self._restrictions, self._floors, self._effort, able, doubts)
         if not stream.whole and self._begin(offer_search, able):
-            yield
+            yield True
         search_counts: CountSearch | None = None
         while not self._effort.over or not self._best:
             counts = stream.next(self.limit_s(offer_search)) if search_counts is None else None
@@ -178,7 +177,7 @@ class FrontSearch:
             offer_search.open_s[offer_search.at(by_count.counts)] = by_count.open_s
             if not np.isfinite(by_count.open_s).any():
                 search_counts = None
-            yield
+            yield False
         offer_search.open_s = np.minimum(offer_search.open_s, stream.open_s())
 
     def _begin(self, offer_search: OfferSearch, able: Bools) -> bool:
@@ -282,6 +281,10 @@ class FrontSearch:
         best = front(times, dollars)
         self.times, self.dollars = times[best], dollars[best]
 
+    def on_front(self, offer: Offer) -> int:
+        """How much of the front so far is an offer's."""
+        return sum(one.offer is offer for one in self.near_front())
+
     def add(self, found: FoundOffer) -> None:
         """Keep what is the best of its offer and count."""
         key = id(found.offer), found.gpus
@@ -336,15 +339,23 @@ def search_front(
 
 
 def in_turns(state: FrontSearch, offers: Sequence[Offer], progress: Progress | None = None) -> None:
-    """Try every offer in turns, first those that promise the most: what is found makes the rest short."""
-    queue = deque(state.turns(offer) for offer in offers)
-    while queue:
+    """Try every offer in turns, first those that promise the most: what is found makes the rest short.
+
+    Of those that were begun with the one goes on first that has the most of the front.
+    """
+    queue = deque((offer, state.turns(offer)) for offer in offers)
+    begun = list[tuple[Offer, Iterator[bool]]]()
+    while queue or begun:
+        if len(begun) == BEGUN or not queue:
+            queue = deque((*sorted(begun, key=lambda one: -state.on_front(one[0])), *queue))
+            begun = []
         state.share = max(1 / len(queue), LEAST_SHARE)
-        turns = queue.popleft()
-        if next(turns, _DONE) is not _DONE:
-            queue.append(turns)
+        offer, turns = queue.popleft()
+        plainest = next(turns, None)
+        if plainest is not None:
+            (begun if plainest else queue).append((offer, turns))
         elif progress is not None:
-            progress(1 - len(queue) / len(offers))
+            progress(1 - (len(queue) + len(begun)) / len(offers))
 
 
 def open_notes(state: FrontSearch) -> list[str]:
