@@ -8,7 +8,7 @@ from itertools import combinations, permutations, product
 
 import numpy as np
 
-from astra.partition.solve import Problem, StageRun
+from astra.partition.problem import Problem, StageRun
 
 
 @lru_cache(maxsize=64)

@@ -9,8 +9,8 @@ import pytest
 
 from astra.partition import solve as partition
 from astra.partition.ends import applies, least_end, solve_ended, solve_one
-from astra.partition.problem import Effort, memory_caps
-from astra.partition.solve import Problem, StageChoice, bound, end_times, solve, stage_times, value
+from astra.partition.problem import Effort, Problem, StageChoice, end_times, memory_caps, stage_times, value
+from astra.partition.solve import bound, solve
 from tests.partition.brute_force import best_split, brute_force, every_pipeline, fits
 from tests.tiers import sampled
 

@@ -33,7 +33,8 @@ from astra.cost.stage import (
 from astra.cost.state import Bytes, Held, Holding, Units, gradient_bytes, local, static_bytes
 from astra.errors import InputError
 from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.block import LayerKind
+from astra.layers.kinds import layer_kinds
 from astra.layers.split import StageKinds, kinds
 from astra.network import collectives
 from astra.network.curves import load, ramped
