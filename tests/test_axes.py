@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from astra.axes import AXES, Axis
-from astra.layers.block import Send
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.block import LayerKind, Send
+from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Shard
 from astra.network.collectives import OPS
 from astra.spec.model import ModelSpec

@@ -25,7 +25,7 @@ from astra.cost.stage import SHARD_COLUMNS, gather_parts, over_stages, stage_tab
 from astra.errors import AstraError, InputError
 from astra.files import read_json
 from astra.lab.rehearse.plan import FSDP2, RUNTIME, TRANSFORMERS
-from astra.layers.kinds import LayerKind
+from astra.layers.block import LayerKind
 from astra.layers.split import kinds
 from astra.provenance import Floats
 from astra.search.detail import as_row, estimate

@@ -1,4 +1,4 @@
-"""Fit the monotone network of ``operators.surface`` to measured products, with NumPy alone.
+"""Fit the monotone network of ``operators.gemm`` to measured products, with NumPy alone.
 
 Adam on a Huber loss of log time, weights projected onto zero or above after each step. Rows come in series (a clock, a
 layout, a software): the first is the level that is learned, the others may differ from it by a constant factor.

@@ -36,7 +36,7 @@ def plan(model: Asked, *, progress: Callable[[float], None] | None = None, **ask
     """
     check(progress is None or callable(progress), "progress", progress, "a function of the fraction that is done")
     world = World.of(requested("plan", model, asked))
-    for name in () if world.several else ("by_runtime", "worth", "time_budget"):
+    for name in () if world.several else ("by_runtime", "worth", "time_budget", "local_steps"):
         if value := getattr(world.request, name):
             raise InputError(name, value, want="several pools", fix="One pool is planned in full, for --runtime NAME.")
     answer = _planned(world, progress)

@@ -51,6 +51,7 @@ from astra.validate.replay import ReplayedRun
 from astra.validate.score import Confusion, Pick, RunGroup, Validation
 
 ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "astra"
 RECORDS = [PlanSet, Plan, Loss, Search, Reject, Estimate, StageEstimate, Range, ModelReport]
 RECORDS += [Rehearsal, RehearsedStage, Figures, ProfileSummary, Speed]
 RECORDS += [StepTimeline, Lane, Span, Moment]
@@ -128,3 +129,19 @@ def test_every_verb_has_help_with_an_example() -> None:
         assert f"astra {name}" in verb.EPILOG
         assert verb.HELP
         assert verb.DESCRIPTION
+
+
+def test_modules_that_texts_speak_of_exist() -> None:
+    """``cost/state.py`` and ``partition.solve``: in our own source and its data, from the package on."""
+    packages = {path.name for path in SOURCE.iterdir() if path.is_dir()}
+    missing = []
+    for path in sorted(path for path in SOURCE.rglob("*") if path.suffix in (".py", ".toml", ".rules")):
+        text = path.read_text(encoding="utf-8")
+        named = re.findall(r"(?<![\w/.-])([a-z_]+(?:/\w+)+\.py)\b(?!\.)", text)
+        named += [f"{'/'.join(each.split('.'))}.py" for each in re.findall(r"``([a-z_]+\.[a-z_]+)``", text)]
+        missing += [
+            f"{path.relative_to(SOURCE)}: {each}"
+            for each in named
+            if each.partition("/")[0] in packages and not (SOURCE / each).exists() and not (SOURCE / each[:-3]).exists()
+        ]
+    assert missing == []

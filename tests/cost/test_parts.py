@@ -22,7 +22,7 @@ from astra.cost.exchanges import places_met
 from astra.cost.layers import EMBEDDING, HEAD, layers_of
 from astra.cost.parts import Direction, Part, clock_loss, parts, pieces, worst_source
 from astra.cost.stage import gather_parts, retention
-from astra.layers.kinds import LayerKind
+from astra.layers.block import LayerKind
 from astra.provenance import Source
 from astra.search.world import World
 from astra.spec.job import Job, Words

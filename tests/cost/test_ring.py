@@ -11,8 +11,7 @@ from msgspec.structs import replace
 import astra
 from astra.cost.exchanges import sends_of
 from astra.cost.stage import gather_parts
-from astra.layers.block import Send
-from astra.layers.kinds import LayerKind
+from astra.layers.block import LayerKind, Send
 from astra.search.world import World
 from astra.spec.job import Job
 from astra.spec.request import PlanRequest

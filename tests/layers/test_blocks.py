@@ -10,7 +10,8 @@ import pytest
 
 from astra.catalog.models import model, model_names
 from astra.layers import blocks
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.block import LayerKind
+from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Layer, Retention, Shard
 from astra.layers.weights import forward_flops_per_token, layer_matmul_parameters
 from astra.spec.model import ModelSpec

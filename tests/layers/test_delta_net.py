@@ -17,8 +17,9 @@ from astra.export import EXPORTERS
 from astra.export.imports import import_text
 from astra.export.reading import from_record
 from astra.layers import blocks
+from astra.layers.block import LayerKind
 from astra.layers.blocks import delta_net
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.kinds import layer_kinds
 from astra.layers.weights import count, forward_flops_per_token, layer_matmul_parameters, layer_weights
 from astra.rules.can import unable
 from astra.spec.model import DeltaNet, ModelSpec, StateSpace

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astra.catalog.models import model, models
+from astra.layers.block import LayerKind
 from astra.layers.blocks.attention import keys_per_query
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.kinds import layer_kinds
 from astra.layers.weights import (
     Weights,
     attention_flops_per_token,

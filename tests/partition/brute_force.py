@@ -8,7 +8,7 @@ from itertools import combinations, permutations, product
 
 import numpy as np
 
-from astra.partition.solve import Problem, StageRun
+from astra.partition.problem import Problem, StageRun
 
 
 @lru_cache(maxsize=64)
@@ -54,6 +54,8 @@ def every_pipeline(problem: Problem) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         if problem.every and used < len(problem.pools):
             continue
         for order in permutations(pools, used):
+            if any(problem.must >> pool & 1 and pool not in order for pool in pools):
+                continue
             for numbers in product(*(range(len(problem.pools[pool])) for pool in order)):
                 most = [problem.pools[pool][number].stages for pool, number in zip(order, numbers, strict=True)]
                 counts = [[n] if problem.every else range(1, n + 1) for n in most]

@@ -9,13 +9,15 @@ import pytest
 
 from astra.partition import solve as partition
 from astra.partition.ends import applies, least_end, solve_ended, solve_one
-from astra.partition.problem import Effort, memory_caps
-from astra.partition.solve import Problem, StageChoice, bound, end_times, solve, stage_times, value
+from astra.partition.problem import Effort, Problem, StageChoice, end_times, memory_caps, stage_times, value
+from astra.partition.solve import bound, solve
 from tests.partition.brute_force import best_split, brute_force, every_pipeline, fits
 from tests.tiers import sampled
 
 
-def random_problem(rng: np.random.Generator, pools: int, depth: int, most_stages: int, *, kinds: int = 1) -> Problem:
+def random_problem(
+    rng: np.random.Generator, pools: int, depth: int, most_stages: int, *, kinds: int = 1, sends: float = 1.0
+) -> Problem:
     """Pools with one to three choices; memory that binds on early stages in about half of the cases."""
     kind = rng.integers(0, kinds, depth)
     tight = rng.random() < 0.5
@@ -31,7 +33,7 @@ def random_problem(rng: np.random.Generator, pools: int, depth: int, most_stages
             time_s=prefix(0.5, 4.0),
             first_s=rng.uniform(0, 1),
             last_s=rng.uniform(0, 3),
-            send_s=rng.uniform(0, 0.3),
+            send_s=sends * rng.uniform(0, 0.3),
             stay_bytes=stay,
             kept_bytes=kept,
             fixed_bytes=rng.uniform(0, 1),
@@ -293,6 +295,22 @@ def test_effort_is_spent_and_parts_of_it_give_back_what_they_leave() -> None:
     assert spent[0] == spent[1] > 0, "the same work is the same effort"
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_pools_that_must_take_part_and_a_number_of_stages_with_ends(seed: int) -> None:
+    rng = np.random.default_rng(11_000 + seed)
+    pools, depth = int(rng.integers(1, 4)), int(rng.integers(3, 8))
+    problem = random_problem(rng, pools, depth, most_stages=3)
+    problem = problem._replace(must=int(rng.integers(0, 2**pools)), every=False)
+    agree(problem)
+    problem = with_ends(rng, problem, alike=seed % 2 == 0)
+    agree_with_ends(problem)
+    for stages in (1, 2, 4):
+        agree_with_ends(problem._replace(stages=stages))
+        no_end_is_below_the_bound(problem._replace(stages=stages))
+    if pools == 1:  # none of which is there to be used
+        assert solve(problem._replace(must=2)) is solve_one(problem._replace(must=2)) is None
+
+
 def test_a_limit_below_the_optimum_finds_nothing() -> None:
     problem = random_problem(np.random.default_rng(7), pools=2, depth=8, most_stages=3)._replace(every=False)
     best = solve(problem)
@@ -306,7 +324,9 @@ def test_a_limit_below_the_optimum_finds_nothing() -> None:
 @pytest.mark.parametrize("seed", range(200))
 def test_one_pool_alone_has_the_same_optimum(seed: int) -> None:
     rng = np.random.default_rng(4000 + seed)
-    problem = random_problem(rng, pools=1, depth=int(rng.integers(1, 25)), most_stages=int(rng.integers(1, 9)))
+    problem = random_problem(
+        rng, pools=1, depth=int(rng.integers(1, 25)), most_stages=int(rng.integers(1, 9)), sends=(1.0, 30.0)[seed % 2]
+    )
     if seed % 3 == 0:
         problem = problem._replace(stages=int(rng.integers(1, 6)), every=False)
     assert applies(problem)

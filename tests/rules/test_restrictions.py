@@ -14,7 +14,7 @@ from astra.columns import FIELDS
 from astra.errors import InputError
 from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.spec.record import decode
-from astra.spec.strategy_fields import CHOICES, INTEGERS, OVERLAPS, SWITCHES
+from astra.spec.strategy_fields import CHOICES, INTEGERS, OVERLAPS, STRATEGY_FIELDS, SWITCHES, StrategyField
 
 CANDIDATES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(INTEGERS, (1, 2, 4, 8, 16, 32)),
@@ -244,3 +244,17 @@ def test_restrictions_from_a_file_are_checked_too(plain: dict[str, Any]) -> None
 
 def test_every_overlap_has_its_switch() -> None:
     assert all(left(f"overlap_{name}", fix=[f"overlap={name}"]) == [True] for name in OVERLAPS)
+
+
+@pytest.mark.parametrize("part", [part for part in STRATEGY_FIELDS if part.part_of], ids=lambda part: part.name)
+def test_what_belongs_to_a_choice_is_not_asked_of_another(part: StrategyField) -> None:
+    """Method and layers are of full recompute, modules of selective: none is fixed where the other is."""
+    assert part.part_of is not None
+    owner, value = part.part_of
+    other = next(str(each) for each in CANDIDATES[part.name] if each != part.plain).replace("True", "on")
+    others = ",".join(choice for choice in CHOICES[owner] if choice != value)
+    with pytest.raises(InputError, match=f"{owner}={value}, which {part.name} belongs to"):
+        parse_restrictions(fix=[f"{part.name}={other}", f"{owner}={others}"])
+    for allowed in (value, f"{value},{others}"):
+        assert parse_restrictions(fix=[f"{part.name}={other}", f"{owner}={allowed}"])
+    assert parse_restrictions(fix=[f"{owner}={others}"])

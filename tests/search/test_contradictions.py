@@ -94,6 +94,11 @@ def test_bad_words_are_answered_with_what_is_known(asked: dict[str, Any], where:
         ),
         ({"runtime": "nanotron", "fix": "shard=8"}, NoFeasiblePlan, "."),
         ({"fix": "modules=nothing"}, InputError, "core_attn"),
+        ({"local_steps": 8}, InputError, "several pools"),
+        *(
+            ({"model": "mixtral-8x7b", "gpus": gpus, "fix": "dispatch_fp8=on"}, InputError, "send tokens in fp8")
+            for gpus in ("16xH100", ("16xH100", "8xA100"))
+        ),
     ],
 )
 def test_a_plan_that_cannot_be_kept_to(more: dict[str, Any], kind: type[Exception], what: str) -> None:

@@ -17,7 +17,7 @@ from astra.catalog.clusters import parse_cluster
 from astra.catalog.models import model as find_model
 from astra.errors import InputError, NoFeasiblePlan
 from astra.partition.ends import least_end
-from astra.partition.solve import StageRun
+from astra.partition.problem import StageRun
 from astra.search.detail import estimate as estimate_one
 from astra.search.fleet.dealing import BatchShare, deal
 from astra.search.fleet.detail import estimate

@@ -191,12 +191,22 @@ def test_hostile_text_gives_a_strategy_or_an_input_error(text: str, gpus: int | 
         ("pp2 layers=20*0", "layers per virtual stage"),
         ("pp2 layers=20,20,20", "pp*vp = 2"),
         ("tp٣", "words like"),
+        ("flash", "flash=on or off"),
+        ("offload=none,activations:4", "each of optimizer and activations:N once"),
+        ("offload=activations:4,activations:5", "each of optimizer and activations:N once"),
     ],
 )
 def test_refused_text_says_why(text: str, said: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_strategy(text)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field in CHOICES for value in CHOICES[field]])
+def test_a_value_without_its_field_is_told_the_field(field: str, value: str) -> None:
+    with pytest.raises(InputError, match=rf"\b{field}={value}\b"):
+        parse_strategy(f"tp2 {value}")
+    assert getattr(parse_strategy(f"tp2 {field}={value}"), field) == value
 
 
 def test_a_long_text_is_not_repeated_in_full() -> None:

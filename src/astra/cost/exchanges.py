@@ -11,8 +11,8 @@ import numpy as np
 from astra.axes import AXES, Axis
 from astra.cost import effects
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.layers.block import Send
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.block import LayerKind, Send
+from astra.layers.kinds import layer_kinds
 from astra.layers.operators import BF16, SameShardings, Shard, once
 from astra.network import collectives
 from astra.provenance import Codes, Floats, Ints, Timed, worst

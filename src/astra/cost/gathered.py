@@ -14,7 +14,8 @@ from astra.cost import effects
 from astra.cost.host import QUEUED_LAUNCHES, launches
 from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.parts import Direction, Part
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.block import LayerKind
+from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Shard
 from astra.layers.split import Place, StageKinds, kinds, stack, stage_kind_of_rank, stages
 from astra.provenance import Floats, Ints

@@ -12,8 +12,9 @@ from astra.cost import effects
 from astra.cost.low import core_cast_bytes, fuses_experts, scaling
 from astra.layers import blocks
 from astra.layers import weights as weights_of
+from astra.layers.block import LayerKind
 from astra.layers.blocks import KERNELS
-from astra.layers.kinds import LayerKind, layer_kinds, modules_of
+from astra.layers.kinds import layer_kinds, modules_of
 from astra.layers.operators import Attention, Gemm, Kept, Layer, Shard, Stream, join
 from astra.spec.job import Job
 from astra.spec.runtime import Kernel, Runtime

@@ -4,7 +4,7 @@ A pool's columns are computed once for all shardings of interest, by the same pa
 pipeline over pools only adds them up. Arrays are [row, stage]: rows are shardings, stages are the kinds of layer, then
 what the first stage adds (embedding), then what the last one adds (head and loss).
 
-Groups may hold one copy of the state, in parts that may be unequal (``spec.shares``). A rank holds its part instead of
+Groups may hold one copy of the state, in parts that may be unequal (``MixedStrategy.shares``). A rank holds its part instead of
 one over the replicas of its group, and updates that much. Every layer is gathered from all replicas of all groups, and
 its gradients go back to them, for each micro-batch: a ring through all of them, held to the slowest pool's network and
 to the wire between pools. Its steps move one part each, so that the largest part decides: collectives, and what is
@@ -33,7 +33,8 @@ from astra.cost.stage import (
 from astra.cost.state import Bytes, Held, Holding, Units, gradient_bytes, local, static_bytes
 from astra.errors import InputError
 from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.block import LayerKind
+from astra.layers.kinds import layer_kinds
 from astra.layers.split import StageKinds, kinds
 from astra.network import collectives
 from astra.network.curves import load, ramped

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from astra.operators.gemm import OPERAND_BYTES, ROW_BYTES
-from astra.operators.timing import streaming
+from astra.operators.streaming import streaming
 from astra.provenance import Floats
 from astra.spec.cluster import Device
 

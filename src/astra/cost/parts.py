@@ -19,8 +19,7 @@ from astra.cost.host import drained_s, host_seconds
 from astra.cost.layers import casts, in_bf16, kernel_of, layers_of, modules_in, trained
 from astra.cost.low import scaling
 from astra.cost.padding import padded
-from astra.layers.block import Send
-from astra.layers.kinds import LayerKind
+from astra.layers.block import LayerKind, Send
 from astra.layers.operators import Gemm, Kept, Layer, SameShardings, Shard, Stream, once
 from astra.operators import timing as operators
 from astra.provenance import Codes, Floats, Source, Timed, worst

@@ -32,7 +32,8 @@ from astra.cost.low import fuses_experts, qkv_bytes, scaling
 from astra.cost.parts import parts
 from astra.cost.state import WORKSPACE_BYTES, Held, Units, local, unit_parameters
 from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.block import LayerKind
+from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Retention, Shard
 from astra.layers.split import StageKinds, kinds
 from astra.network.collectives import host_transfer_s

@@ -23,7 +23,6 @@ import numpy as np
 from astra.columns import code
 from astra.cost import effects
 from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind
 from astra.layers.operators import Shard
 from astra.layers.split import StageKinds, kinds
 from astra.layers.weights import Weights
@@ -173,12 +172,6 @@ def optimizer_s(job: Job, held: Held, how: Holding) -> Timed:
     seconds = np.where(offload > 0, on_host + norm.seconds, on_gpu.seconds)
     source = np.where(offload > 0, Source.ASSUMED, on_gpu.source).astype(np.int8)  # the host's rate is not measured
     return Timed(seconds, worst(source, trips.source * (offload > 0)))
-
-
-__all__ = [
-    "Bytes", "Held", "Holding", "LayerKind", "gradient_bytes", "local", "optimizer_s", "static_bytes",
-    "whole_gradient_bytes",
-]  # fmt: skip
 
 
 class Units(NamedTuple):

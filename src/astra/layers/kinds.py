@@ -12,8 +12,6 @@ from astra.layers.blocks import BLOCKS
 from astra.spec.model import ModelSpec
 from astra.spec.strategy_fields import MODULES
 
-__all__ = ["LayerKind", "layer_kinds", "modules_of"]
-
 
 @lru_cache(maxsize=1024)
 def layer_kinds(model: ModelSpec) -> tuple[LayerKind, ...]:

@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from astra.layers import weights as weights_of
+from astra.layers.block import LayerKind
 from astra.layers.blocks import tower
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.model import ModelSpec
 

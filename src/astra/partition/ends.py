@@ -9,6 +9,7 @@ are dealt, so that for each choice and number of stages only the longest stage i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from astra.partition.problem import (
     least_sum_of,
     lightest,
     memory_caps,
+    narrowed,
     packed,
     stage_times,
     value,
@@ -33,7 +35,6 @@ from astra.partition.problem import (
 from astra.partition.solve import solve
 from astra.provenance import Bools, Floats, Ints
 
-_GRID: Final = np.arange(1, 33) / 32
 _ROUNDS: Final = 2  # each narrows the least end 32 times
 _TURNS: Final = 3  # a longer end leaves less time for the pipeline, which makes the end longer still
 _HALVINGS: Final = 44  # of a bottleneck on one pool
@@ -131,13 +132,7 @@ class _Room:
         low, high = 0.0, float(self.ends[np.arange(len(caps)), caps.max(axis=1).astype(np.int64)].max()) * SLACK
         if not self._enough(caps, np.array([np.inf]))[0]:
             return np.inf
-        for _ in range(_ROUNDS):
-            tried = low + (high - low) * _GRID
-            able = self._enough(caps, tried)
-            able[-1] = True
-            first = int(np.argmax(able))
-            low, high = (float(tried[first - 1]) if first else low), float(tried[first])
-        return low
+        return narrowed(partial(self._enough, caps), low, high, _ROUNDS)[0]
 
     def _enough(self, caps: Floats, ends_below: Floats) -> Bools:
         """Whether the layers may find a place with no end as long as each of some."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from astra.partition.problem import Pipeline, StageRun, packed, stage_times, value
+from astra.partition.rooms import Rooms
 from astra.provenance import Floats, Ints
-
-if TYPE_CHECKING:
-    from astra.partition.solve import _ShortestPaths
 
 _MOST_CHOICES: Final = 4096
 _NOBODY: Final = -1
@@ -49,16 +47,16 @@ class _Placing(NamedTuple):
 class Paths:
     """Shortest paths under one bottleneck."""
 
-    def __init__(self, search: _ShortestPaths, bottleneck: float, budget: float) -> None:
-        self.search, self.problem = search, search.problem
+    def __init__(self, rooms: Rooms, bottleneck: float, budget: float) -> None:
+        self.rooms, self.problem = rooms, rooms.problem
         self.bottleneck, self.budget = bottleneck, budget
-        self.depth = search.depth
+        self.depth = rooms.depth
         self.records: list[_Record] = []
-        self.capacities = search._capacities(np.array([bottleneck]))[:, 0].astype(np.int64).tolist()
+        self.capacities = rooms.capacities(np.array([bottleneck]))[:, 0].astype(np.int64).tolist()
         self._rest: dict[int, Floats] = {}
         self._packed: dict[int, Floats] = {}
         self._ahead: dict[tuple[int, int], Floats] = {}
-        self._held = search.by_stages(np.array([bottleneck]))[:, :, 0] if search.problem.stages else np.zeros((0, 0))
+        self._held = rooms.by_stages(np.array([bottleneck]))[:, :, 0] if rooms.problem.stages else np.zeros((0, 0))
         self._reaches: dict[_Placing, Ints] = {}
         self._tops: dict[tuple[int, int, float], Ints] = {}
         self.best: tuple[float, int] = (budget, _NOBODY)
@@ -67,7 +65,7 @@ class Paths:
     def rest(self, mask: int) -> Floats:
         """[j] the least the layers not yet placed can cost on the pools not yet used."""
         if mask not in self._rest:
-            cheapest = self.search._cheapest
+            cheapest = self.rooms.cheapest
             free = sorted(i for i in range(len(self.capacities)) if not mask >> i & 1)
             free.sort(key=lambda i: cheapest[i])
             costs = np.concatenate([[0.0], *(np.full(self.capacities[i], cheapest[i]) for i in free)]).cumsum()
@@ -75,8 +73,8 @@ class Paths:
             reach = min(len(costs), self.depth + 1)
             out[:reach] = costs[:reach]
             out = out[::-1]
-            if free and not self.search.uniform:
-                out = np.maximum(out, self.search.least_left(free))
+            if free and not self.rooms.uniform:
+                out = np.maximum(out, self.rooms.least_left(free))
             self._rest[mask] = out
         return self._rest[mask]
 
@@ -93,7 +91,7 @@ class Paths:
             free = [pool for pool in range(len(self._held)) if not mask >> pool & 1]
             self._packed[mask] = packed(self._held[free], stages)
         room = self._packed[mask][stages - place]
-        found = np.where(self.depth - self.search._all <= room, self.rest(mask), np.inf)
+        found = np.where(self.depth - self.rooms.all_layers <= room, self.rest(mask), np.inf)
         self._ahead[mask, place] = found
         return found
 
@@ -106,7 +104,7 @@ class Paths:
         ends: dict[_End, int] = {
             _End(0, 0, pool, number, self.problem.pools[pool][number].last_s): 0 for pool, number in self.choices
         }
-        effort = self.search.effort
+        effort = self.rooms.effort
         while ends and not effort.over:
             waiting: dict[_End, int] = {}
             for end, record in sorted(ends.items()):
@@ -120,14 +118,14 @@ class Paths:
 
     def _useful(self) -> list[tuple[int, int]]:
         """Choices that no other of their pool replaces: faster, with as many stages, and never short of memory."""
-        problem, search = self.problem, self.search
+        problem, rooms = self.problem, self.rooms
         out = []
         for pool, choices in enumerate(problem.pools):
-            free = [number for number in range(len(choices)) if search.roomy(pool, number, self.bottleneck)]
+            free = [number for number in range(len(choices)) if rooms.roomy(pool, number, self.bottleneck)]
             out += [
                 (pool, number)
                 for number in range(len(choices))
-                if not any(other != number and search.replaces(pool, other, number) for other in free)
+                if not any(other != number and rooms.replaces(pool, other, number) for other in free)
             ]
         return out
 
@@ -195,7 +193,7 @@ class Paths:
     def _reach(self, stage: _Placing) -> Ints:
         """The most layers placed after a stage that starts with j layers placed, by time and memory."""
         if stage not in self._reaches:
-            room = self.search._room(stage.pool, stage.choice, stage.place, stage.first, stage.last)
+            room = self.rooms.room(stage.pool, stage.choice, stage.place, stage.first, stage.last)
             self._reaches[stage] = np.minimum(self._top(stage), room)
         return self._reaches[stage]
 
@@ -215,17 +213,17 @@ class Paths:
         While a run grows, its own pool may still take more layers.
         """
         source = self.records[record]
-        self.search.effort.spend(1)
+        self.rooms.effort.spend(1)
         top = self._reach(stage)
         least = self.problem.least_layers
-        starts = ((source.cost < np.inf) & (top >= self.search._all + least)).nonzero()[0]
+        starts = ((source.cost < np.inf) & (top >= self.rooms.all_layers + least)).nonzero()[0]
         if not len(starts):
             return None
         times = self.problem.pools[stage.pool][stage.choice].time_s
         low, high = self.depth if only_whole else int(starts[0]) + least, int(top[starts].max())
         if low > high:
             return None
-        ends = self.search._all[low : high + 1]
+        ends = self.rooms.all_layers[low : high + 1]
         allowed = (ends >= starts[:, None] + least) & (ends <= top[starts, None])
         if self.problem.ends_below < np.inf:
             row = self.problem.ends[stage.pool][stage.choice][int(stage.first) + 2 * int(stage.last)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import pairwise
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from astra.provenance import Floats, Ints
+from astra.provenance import Bools, Floats, Ints
 
 
 class Effort:
@@ -59,6 +59,7 @@ class Effort:
 
 
 SLACK: Final = 1 + 1e-12  # rounding of sums of layer times
+_GRID: Final = np.arange(1, 33) / 32
 
 Ends = tuple[tuple[Floats, ...], ...]  # by pool and choice
 
@@ -247,3 +248,14 @@ def packed(held: Floats, stages: int) -> Floats:
             np.maximum(wider[count:], best[: stages + 1 - count] + pool[count], out=wider[count:])
         best = wider
     return best
+
+
+def narrowed(able: Callable[[Floats], Bools], low: float, high: float, rounds: int) -> tuple[float, float]:
+    """A range around the least value that is able, which every round makes 32 times narrower; ``high`` is able."""
+    for _ in range(rounds):
+        tried = low + (high - low) * _GRID
+        found = able(tried)
+        found[-1] = True
+        first = int(np.argmax(found))
+        low, high = (float(tried[first - 1]) if first else low), float(tried[first])
+    return low, high

@@ -14,10 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from astra.partition.solve import Pipeline, Problem, StageChoice, StageRun, stage_times, value
+from astra.partition.problem import SLACK, Pipeline, Problem, StageChoice, StageRun, stage_times, value
 from astra.provenance import Floats, Ints
 
-_SLACK: Final = 1 + 1e-12
 _LAST, _FIRST = 1, 2
 _MOST_ORDERS: Final = 48
 # Units of effort: of one call and of one way for a pool; cells of a table that are filled in a unit.
@@ -154,8 +153,8 @@ def _ways(problem: Problem, choices: tuple[StageChoice, ...], bottleneck: float,
 
     def room(ahead_s: Floats, after_s: Floats, taken: Floats | float) -> Floats:
         """Layers that a stage with such transfers or ends has room for beside some bytes."""
-        by_time = np.floor((bottleneck * _SLACK - ahead_s - after_s) / layer_s * _SLACK)
-        by_memory = np.floor((limit - fixed - taken) / each * _SLACK)
+        by_time = np.floor((bottleneck * SLACK - ahead_s - after_s) / layer_s * SLACK)
+        by_memory = np.floor((limit - fixed - taken) / each * SLACK)
         return np.asarray(np.minimum(np.minimum(by_time, by_memory), depth))
 
     first_bytes, last_bytes = is_first * head, is_last * tail
@@ -262,7 +261,7 @@ def arranged(problem: Problem, answer: UnorderedBound, bottleneck: float) -> Pip
         made = Pipeline(runs, stage_s, value(problem, stage_s))
         if best is None or made.value_s < best.value_s:
             best = made
-        if sum(stage_s) <= answer.sum_s * (1 + 1e-9) and max(stage_s) <= bottleneck * _SLACK**2:
+        if sum(stage_s) <= answer.sum_s * (1 + 1e-9) and max(stage_s) <= bottleneck * SLACK**2:
             return made
     return best
 
@@ -279,8 +278,8 @@ def _placed(problem: Problem, pieces: tuple[StagePiece, ...], bottleneck: float)
             free = choice.limit_bytes - choice.fixed_bytes - first * choice.first_bytes - last * choice.last_bytes
             each = float(choice.stay_bytes[1] + choice.kept_bytes[1] * problem.in_flight[place])
             fixed_s = (choice.first_s if first else choice.send_s) + (choice.last_s if last else choice.send_s)
-            by_time = np.floor((bottleneck * _SLACK - fixed_s) / choice.time_s[1] * _SLACK)
-            room.append(int(min(by_time, np.floor(free / max(each, 1e-300) * _SLACK))))
+            by_time = np.floor((bottleneck * SLACK - fixed_s) / choice.time_s[1] * SLACK)
+            room.append(int(min(by_time, np.floor(free / max(each, 1e-300) * SLACK))))
             place -= 1
         total = sum(piece.layers)
         if min(room) < 1 or sum(room) < total:
@@ -302,7 +301,7 @@ def _fits(problem: Problem, runs: tuple[StageRun, ...]) -> bool:
             need = layers * (choice.stay_bytes[1] + choice.kept_bytes[1] * problem.in_flight[place])
             need += choice.fixed_bytes + (choice.first_bytes if number == 0 and stage == 0 else 0.0)
             need += choice.last_bytes if place == 1 else 0.0
-            if need > choice.limit_bytes * _SLACK:
+            if need > choice.limit_bytes * SLACK:
                 return False
             place -= 1
     return True

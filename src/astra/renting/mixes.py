@@ -28,7 +28,8 @@ from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.mixed import PoolColumns
 from astra.evidence.bars import least_factor
 from astra.evidence.kinds import MIXED, kind_at
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.block import LayerKind
+from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
 from astra.money.bill import Hired, startup_s
 from astra.money.front import first_dominated

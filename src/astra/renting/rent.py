@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from astra.answer_money import RentReport, Unused
+from astra.answer_money import RentReport
 from astra.catalog.clusters import parse_cluster, read_cluster
 from astra.errors import InputError, NoFeasiblePlan
 from astra.money.objectives import is_green
@@ -179,6 +179,3 @@ def _never(job: Job) -> str:
         f"{job.model.name}: nothing would end within a thousand years. Train fewer tokens, or see what is supposed of "
         "failures: --mtbf-gpu-h, --preemptions, --restart-min."
     )
-
-
-__all__ = ["Money", "Unused", "rent"]

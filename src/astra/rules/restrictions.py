@@ -54,6 +54,11 @@ class Restrictions(Spec, frozen=True, kw_only=True):
                 _check_bound(option, field, bound)
         for field in FIELDS:
             self._check_possible(field)
+        for part in STRATEGY_FIELDS:
+            if part.part_of and not self.allows(part.name, part.plain) and not self.allows(*part.part_of):
+                owner, value = part.part_of
+                want = f"{owner}={value}, which {part.name} belongs to; these contradict each other"
+                raise InputError(f"{self._options(part.name)} and {self._options(owner)}", None, want=want)
 
     def allows(self, field: str, value: object) -> bool:
         """Whether a field may take a value; ``overlap`` takes a tuple of names."""

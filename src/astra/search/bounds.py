@@ -36,7 +36,8 @@ from astra.cost.state import WORKSPACE_BYTES, Held, Holding, local, static_bytes
 from astra.cost.timed import PartTable
 from astra.layers import blocks
 from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.block import LayerKind
+from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Kept, Layer, Shard
 from astra.layers.split import kinds
 from astra.operators.gemm import most_flops_per_s

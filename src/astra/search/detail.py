@@ -38,7 +38,8 @@ from astra.cost.step import states
 from astra.evidence.bars import UNEQUAL, bar_of, sentence
 from astra.evidence.kinds import Kind, kind_of, shape_of
 from astra.layers import weights as weights_of
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.block import LayerKind
+from astra.layers.kinds import layer_kinds
 from astra.layers.split import StageKinds, even, kinds, split
 from astra.provenance import Floats, Source, Timed
 from astra.rules.can import may
@@ -176,7 +177,7 @@ def _with_stages(job: Job, row: Row, gathered: Gathered, costs: StageCosts, user
     highest = memory.highest_of(job, costs, row.shardings, peak(static, saved, costs.buffer_bytes)[0, 0, 0])
     after_s = step.after_s(update, between)[0, 0]
     answer = CostedRow(costs, saved, again_s, static, between, update.seconds[0, 0], after_s, pipeline_s, highest)
-    stages = _stages(job, row, answer, Work(job, row, gathered, answer))
+    stages = stage_records(job, row, answer, Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | sources_between(row, costs, update)
     if between.busy_s.any():
         provenance["dp"] = Source(int(costs.sync.source.max()))
@@ -240,7 +241,7 @@ class Work:
         return found
 
 
-def _stages(job: Job, row: Row, answer: CostedRow, work: Work) -> list[StageEstimate]:
+def stage_records(job: Job, row: Row, answer: CostedRow, work: Work) -> list[StageEstimate]:
     """One record per pipeline stage."""
     strategy, costs = row.strategy, answer.costs
     ranks, times = range(strategy.pp), float(costs.microbatches[0])

@@ -22,7 +22,8 @@ from astra.columns import Column, Columns, cross, distinct, unique
 from astra.cost import effects, memory
 from astra.cost.parts import Part
 from astra.cost.stage import gather_parts, least_s, over_model
-from astra.layers.kinds import LayerKind, layer_kinds
+from astra.layers.block import LayerKind
+from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
 from astra.partition.problem import Effort
 from astra.provenance import Bools, Floats, Ints

@@ -51,11 +51,21 @@ def settled(job: Job, restrictions: Restrictions) -> Job:
     if any(restrictions.fixed.get("offload_layers", ())) and ACTIVATIONS not in can.offload:
         want = f"a runtime that offloads activations: {job.runtime.name} has no activation offload"
         raise InputError("--fix offload_layers", None, want=want)
-    narrow = chosen["dispatch"] != "alltoall" and bool(usual["dispatch_fp8"])
-    chosen["dispatch_fp8"] = restrictions.filter("dispatch_fp8", (narrow, not narrow))[0]
+    chosen["dispatch_fp8"] = _narrow(job, restrictions, chosen["dispatch"])
     chosen["shard"] = restrictions.filter("shard", (0, *restrictions.fixed.get("shard", ())))[0]
     repeats = tuple({name for names in _module_sets(job, restrictions) for name in names})
     return msgspec.structs.replace(job, settled=Words(**chosen), repeats=repeats)
+
+
+def _narrow(job: Job, restrictions: Restrictions, dispatch: str) -> bool:
+    """Whether tokens go to their experts in fp8: as is usual, where the runtime has a dispatcher that can."""
+    can = job.runtime.can.dispatch_fp8 and dispatch != "alltoall"
+    usual = can and bool(job.recipe()["dispatch_fp8"])
+    allowed = restrictions.filter("dispatch_fp8", (usual, not usual) if can else (False,))
+    if not allowed:
+        want = f"a runtime and a dispatcher that send tokens in fp8: {job.runtime.name} has none here"
+        raise InputError("--fix dispatch_fp8", "on", want=want)
+    return allowed[0]
 
 
 def joint_words(job: Job) -> Job:

@@ -7,7 +7,7 @@ joined by ``+`` in pipeline order, are runs of stages on one pool, each with its
 and layers. Several brackets share the batch. A group on one pool may be any strategy that this pool could have by
 itself, behind its micro-batches: ``[m64: H100 tp8 pp16 vp4 cp2 dp8 mbs1 sp zero1 layers=1,2*62,1]``. A plan that leaves
 all pools but one idle may be a plain strategy behind the pool's name: ``H100: tp8 pp4 dp16 mbs1 sp zero2``. Groups that
-share one copy of the state say of it ``shares=7,1`` before the brackets (``spec.shares``).
+share one copy of the state say of it ``shares=7,1`` before the brackets (``MixedStrategy.shares``).
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ EFFECTS: Final[dict[str, EffectField]] = {
         0, "weights that ZeRO-2 and 3 shard are made at the start, unit by unit: memory of cost/memory.py"
     ),
     "units": EffectField(
-        0, "weights are gathered and gradients reduced unit by unit, as FSDP2 does: memory of cost/units.py"
+        0, "weights are gathered and gradients reduced unit by unit, as FSDP2 does: memory of cost/state.py"
     ),
     "unit_forward_s": EffectField(0, "host time per unit and forward to gather its weights and give them back"),
     "unit_backward_s": EffectField(0, "host time per unit and backward to gather its weights and reduce its gradients"),

@@ -255,11 +255,12 @@ def _parse_word(word: str, text: str) -> dict[str, Any]:
         if len(degree.group(2)) > len(str(MAX_DEGREE)):
             raise InputError("strategy", word, want=f"a number up to {MAX_DEGREE:,}")
         return {degree.group(1): int(degree.group(2))}
-    key, equals, value = word.partition("=")
-    if not equals or key not in (*_KEYS, "sp"):
-        meant = field_meant(key)
-        known = (*_COUNTED, "sp", *_KEYS)
-        said = f"Did you mean {''.join(meant)}?" if meant and meant[0] in known else ""
+    key, _, value = word.partition("=")
+    if key not in (*_KEYS, "sp"):
+        meant, known = field_meant(key), (*_COUNTED, "sp", *_KEYS)
+        owners = [f"{name}={word}" for name, choices in CHOICES.items() if word in choices]
+        near = owners or (["".join(meant)] if meant and meant[0] in known else [])
+        said = f"Did you mean {' or '.join(near)}?" if near else ""
         raise InputError(
             "strategy" if len(text) > 200 or not text.isprintable() else f'strategy "{text}"',
             word,
@@ -298,12 +299,13 @@ def _parse_recompute(value: str, word: str) -> dict[str, Any]:
 def _parse_offload(value: str, word: str) -> dict[str, Any]:
     """``none``, ``optimizer``, ``activations:4`` or both with a comma between them."""
     found: dict[str, Any] = {}
-    for part in value.split(","):
+    parts = value.split(",")
+    for part in parts:
         kind, _, layers = part.partition(":")
-        if kind == ACTIVATIONS:
-            found["offload_layers"] = _parse_value("offload_layers", layers, word)
-        else:
-            found["offload"] = _parse_value("offload", part, word)
+        field, said = ("offload_layers", layers) if kind == ACTIVATIONS else ("offload", part)
+        if field in found or (part == "none" and len(parts) > 1):
+            raise InputError("strategy", word, want=f"offload=none, or each of optimizer and {ACTIVATIONS}:N once")
+        found[field] = _parse_value(field, said, word)
     return {"offload": "none", **found}
 
 

@@ -34,14 +34,15 @@ class StrategyField(NamedTuple):
     choices: tuple[str, ...] = ()
     takes_gpus: bool = False  # the GPUs of a job are the product of these
     least: int = 1  # of a number
+    part_of: tuple[str, str] | None = None  # the choice, and its value, without which it is as plain
 
 
 def _degree(name: str, title: str, meaning: str, **more: Any) -> StrategyField:
     return StrategyField(name, "degree", 1, title, meaning, **{"off": 1, **more})
 
 
-def _switch(name: str, title: str, meaning: str, *, plain: bool = False) -> StrategyField:
-    return StrategyField(name, "switch", plain, title, meaning, off=False)
+def _switch(name: str, title: str, meaning: str, *, plain: bool = False, **more: Any) -> StrategyField:
+    return StrategyField(name, "switch", plain, title, meaning, off=False, **more)
 
 
 def _choice(name: str, title: str, meaning: str, choices: tuple[str, ...], **more: Any) -> StrategyField:
@@ -60,7 +61,7 @@ STRATEGY_FIELDS: Final = (
     StrategyField("zero", "number", 0, "sharding of this kind",
                   "what data parallelism shards: 0 nothing, 1 optimizer, 2 + gradients, 3 + weights", off=0, least=0),
     StrategyField("recompute_layers", "number", 1, "recompute of several layers at once",
-                  "layers per checkpoint (uniform) or recomputed per chunk (block)"),
+                  "layers per checkpoint (uniform) or recomputed per chunk (block)", part_of=("recompute", "full")),
     StrategyField("offload_layers", "number", 0, "activation offload",
                   "layers of a stage whose activations wait in host memory", off=0, least=0),
     StrategyField("shard", "number", 0, "sharding inside groups of replicas",
@@ -74,9 +75,11 @@ STRATEGY_FIELDS: Final = (
     _switch("overlap_p2p", "overlap of the pipeline", "pipeline traffic behind compute"),
     _switch("overlap_ep", "overlap of expert exchanges", "expert exchanges behind another micro-batch"),
     _switch("dispatch_fp8", "dispatch in fp8", "tokens go to their experts in fp8"),
-    *(_switch(f"recompute_{name}", f"recompute of {name}", f"selective recompute repeats {name}") for name in MODULES),
+    *(_switch(f"recompute_{name}", f"recompute of {name}", f"selective recompute repeats {name}",
+              part_of=("recompute", "selective")) for name in MODULES),
     _choice("recompute", "recompute setting", "activation recompute", RECOMPUTES, off="none"),
-    _choice("method", "choice of recompute method", "how full recompute picks layers", METHODS),
+    _choice("method", "choice of recompute method", "how full recompute picks layers", METHODS,
+            part_of=("recompute", "full")),
     _choice("offload", "optimizer offload", "what is kept in host memory", OFFLOADS, off="none"),
     _choice("schedule", "choice of schedule", "pipeline schedule", SCHEDULES),
     _choice("dispatch", "dispatcher of this kind", "what takes tokens to their experts",

@@ -166,7 +166,7 @@ def _costed(
     following_s = step.after_s(update, between)[0, 0]
     highest = highest_of(job, costs, row.shardings, peak(static, saved, costs.buffer_bytes)[0, 0, 0])
     answer = detail.CostedRow(costs, saved, by_rank_s, static, between, update.seconds[0, 0], following_s, 0.0, highest)
-    records = detail._stages(job, row, answer, detail.Work(job, row, gathered, answer))
+    records = detail.stage_records(job, row, answer, detail.Work(job, row, gathered, answer))
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | detail.sources_between(row, costs, update)
     provenance["dp"] = Source(int(costs.sync.source.max()))
     return CostedSegment(

@@ -17,7 +17,7 @@ from astra.cost.memory import reserved_bytes, room_bytes
 from astra.cost.state import WORKSPACE_BYTES
 from astra.layers.kinds import layer_kinds
 from astra.layers.split import kinds
-from astra.partition.solve import Ends, Pipeline, StageChoice, end_times
+from astra.partition.problem import Ends, Pipeline, StageChoice, end_times
 from astra.provenance import Floats
 from astra.rules.can import rules_of
 from astra.rules.names import facts_of

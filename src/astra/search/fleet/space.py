@@ -19,8 +19,8 @@ from astra.cost.memory import room_bytes
 from astra.cost.state import WORKSPACE_BYTES
 from astra.layers.split import kinds
 from astra.partition.ends import least_end, solve_ended
-from astra.partition.problem import Effort
-from astra.partition.solve import Ends, Pipeline, Problem, StageChoice, bound, end_times
+from astra.partition.problem import Effort, Ends, Pipeline, Problem, StageChoice, end_times
+from astra.partition.solve import bound
 from astra.provenance import Floats
 from astra.search.fleet.bounds import After, best_first
 from astra.search.fleet.frames import (
