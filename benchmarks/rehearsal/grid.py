@@ -10,6 +10,7 @@ hash of the strategy id (``Case.split``): all stages of a job fall into the same
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from typing import Any, Final
 
@@ -85,6 +86,23 @@ OTHERS: Final[dict[str, ModelSpec]] = {
               moe=MoE(experts=16, topk=4, ffn=10752)),
     )
 }  # fmt: skip
+
+
+# Many small experts, of other widths than those above; DeepSeek-V3 has plain attention here, and no dense layers.
+FINE: Final[dict[str, ModelSpec]] = {
+    model.name: model
+    for model in (
+        _model(name="qwen3-235b-a22b", layers=94, hidden=4096, ffn=12288, heads=64, kv_heads=4, head_dim=128,
+              vocab=151936, qk_norm="per_head", moe=MoE(experts=128, topk=8, ffn=1536)),
+        _model(name="glm-4.5-air", layers=46, hidden=4096, ffn=10944, heads=96, kv_heads=8, head_dim=128,
+              vocab=151552, moe=MoE(experts=128, topk=8, ffn=1408, shared_ffn=1408)),
+        _model(name="deepseek-v3-mha", layers=60, hidden=7168, ffn=18432, heads=56, kv_heads=56, head_dim=128,
+              vocab=129280, moe=MoE(experts=256, topk=8, ffn=2048, shared_ffn=2048)),
+        _model(name="qwen3-next-mha", layers=48, hidden=2048, ffn=5120, heads=16, kv_heads=2, head_dim=256,
+              vocab=151936, qk_norm="per_head", moe=MoE(experts=512, topk=10, ffn=512, shared_ffn=512)),
+    )
+}  # fmt: skip
+HELD: Final = (8, 16, 32, 64, 128)  # experts of a layer on one rank
 
 
 def layer_params(model: ModelSpec, tp: int, ep: int) -> tuple[float, float]:
@@ -241,6 +259,22 @@ def cases(count: int = SAMPLE) -> list[Case]:
     """The whole grid, in the order in which it is run; ids are unique and any prefix of the sample is fair."""
     unique = {case.id: case for case in (*ladders(), *edge(), *coverage_order(sample(count)))}
     return list(unique.values())
+
+
+def held_experts() -> list[Case]:
+    """A middle stage of two layers of each model of many experts, with few and many of them on a rank."""
+    found = []
+    for model, held in itertools.product(FINE.values(), HELD):
+        assert model.moe is not None
+        ep = model.moe.experts // held
+        split = f"pp{model.layers // 2} ep{ep} dp64 zero1 overlap=none"
+        stage = model.layers // 2 - 2
+        for seq, mbs, words in (
+            (4096, 1, "tp1"), (8192, 2, "tp1"), (4096, 2, "tp2 sp"), (4096, 2, "tp1 recompute=full")
+        ):  # fmt: skip
+            strategy = parse_strategy(f"{words} {split} mbs{mbs}")
+            found.append(Case(model=model, strategy=strategy, seq=seq, stage=stage))
+    return coverage_order([case for case in found if estimate(case)[0] < MOST_BYTES])
 
 
 def other_shapes(count: int, seed: int) -> list[Case]:

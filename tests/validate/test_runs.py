@@ -525,6 +525,15 @@ def test_stated_splits_are_used() -> None:
     assert found.strategy.layers == (7, 9, 9, 7)
 
 
+@pytest.mark.parametrize(("pp", "counts"), [("1", "26"), ("2", "12,14")])
+def test_a_stated_split_of_another_depth_is_another_models_run(pp: str, counts: str) -> None:
+    notes = f"stage layer split [{counts}] (incl. embed/head pseudo-layers)"
+    assert run(pp=pp, dp=str(8 // int(pp)), notes=notes, layers="24").strategy.pp == int(pp)
+    found = one(pp=pp, dp=str(8 // int(pp)), notes=notes, layers="32")
+    assert isinstance(found, Skipped)
+    assert "another depth" in found.reason
+
+
 def test_a_file_without_the_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("name,depth\nx,1\n", encoding="utf-8")

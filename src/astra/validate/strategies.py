@@ -14,7 +14,7 @@ from astra.search.world import World
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime, Usual
 from astra.spec.strategy import Strategy, replace
-from astra.validate.cells import switch
+from astra.validate.cells import Missing, switch
 from astra.validate.unstated import least_recompute, recipe_words
 
 # Frameworks that start no pipeline of more stages than micro-batches and one.
@@ -252,13 +252,18 @@ def _expert_tp(usual: Usual, model: ModelSpec, degrees: Degrees, notes: str, fil
 
 
 def _stated_layers(notes: str, depth: int, stages: int) -> tuple[int, ...]:
-    """A layer split a table states: counts with the embedding and head as one each, or bounds of a longer list."""
+    """A layer split a table states: counts with the embedding and head as one each, or bounds of a longer list.
+
+    Counts of another depth are another model's: such a row has the settings, and so the figures, of a different run.
+    """
     counts = re.search(r"stage layer split \[([\d,]+)\] \(incl", notes)
     layers: list[int] = []
     if counts:
         layers = [int(word) for word in counts.group(1).split(",")]
         layers[0] -= 1
         layers[-1] -= 1
+        if sum(layers) != depth:
+            raise Missing("the stated layer split is that of a model of another depth")
     bounds = re.search(r"pipeline partition \(of (\d+) \w+ layers\) \[([\d,]+)\]", notes)
     if bounds:
         # The extra modules are the embedding and a reshape before the layers; norm, head and the rest after them.
