@@ -44,9 +44,8 @@ def borrowed(tree: ast.AST) -> Iterator[str]:
         if isinstance(node.value, ast.Call):
             continue
         whose = ast.unparse(node.value).split(".")
-        if whose[0] in taken or arguments.get(whose[0], "").partition("[")[0] in taken:
-            yield ast.unparse(node)
-        elif whose[0] == "self" and len(whose) > 1:
+        borrowed_from = whose[0] in taken or arguments.get(whose[0], "").partition("[")[0] in taken
+        if borrowed_from or (whose[0] == "self" and len(whose) > 1):
             yield ast.unparse(node)
 
 

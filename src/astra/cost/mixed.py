@@ -4,11 +4,11 @@ A pool's columns are computed once for all shardings of interest, by the same pa
 pipeline over pools only adds them up. Arrays are [row, stage]: rows are shardings, stages are the kinds of layer, then
 what the first stage adds (embedding), then what the last one adds (head and loss).
 
-Groups may hold one copy of the state, in parts that may be unequal (``MixedStrategy.shares``). A rank holds its part instead of
-one over the replicas of its group, and updates that much. Every layer is gathered from all replicas of all groups, and
-its gradients go back to them, for each micro-batch: a ring through all of them, held to the slowest pool's network and
-to the wire between pools. Its steps move one part each, so that the largest part decides: collectives, and what is
-gathered, are as long as if all parts were that large.
+Groups may hold one copy of the state, in parts that may be unequal (``MixedStrategy.shares``). A rank holds its part
+instead of one over the replicas of its group, and updates that much. Every layer is gathered from all replicas of all
+groups, and its gradients go back to them, for each micro-batch: a ring through all of them, held to the slowest pool's
+network and to the wire between pools. Its steps move one part each, so that the largest part decides: collectives, and
+what is gathered, are as long as if all parts were that large.
 """
 
 from __future__ import annotations

@@ -258,10 +258,10 @@ def _if_taken(one: Refined, options: Money) -> list[str]:
         for each in PREEMPTED_RANGE
         for seconds, usd in (if_taken(one.estimate, options, machines, each),)
     ]
-    told = f"a figure of {PREEMPTION_TOLD}{f' ({seller} tells none)' * (seller != PREEMPTION_TOLD)}"
+    figure = f"a figure of {PREEMPTION_TOLD}{f' ({seller} tells none)' * (seller != PREEMPTION_TOLD)}"
     return [
         f"{one.name} is expected to take so long if {PREEMPTED_PER_MONTH:.0%} of its servers are taken away in a "
-        f"month, {told}: {', '.join(said)} (--preemptions)."
+        f"month, {figure}: {', '.join(said)} (--preemptions)."
     ]
 
 

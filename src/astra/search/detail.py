@@ -94,8 +94,7 @@ def legality(job: Job, strategy: Strategy, user_rules: Sequence[Rule] = ()) -> l
     if strategy.layers:
         facts["layers_per_chunk"] = max(strategy.layers)
     broken = violations(from_strategy(strategy), facts, user_rules=user_rules, rules=GENERAL)
-    depth = len(layer_kinds(job.model))
-    if strategy.layers and sum(strategy.layers) != depth:
+    if strategy.layers and sum(strategy.layers) != (depth := len(layer_kinds(job.model))):
         broken.append(f"layers must add up to the model's layers (given {sum(strategy.layers)}, model {depth})")
     reasons = may(job.runtime, strategy, job.model, job.workload, job.pool, layers=strategy.layers)
     return [*broken, *(reason.sentence for reason in reasons)]
