@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astra.answer import Range
 from astra.cli import main
 from astra.errors import InputError
 from astra.search.world import World
@@ -59,6 +60,17 @@ def test_the_pick_is_among_what_is_predicted_to_fit() -> None:
     assert (found.picked, found.quality, found.quality_any) == ("b", 1.0, 0.5)
     refused = validate([row(one.id, 1.0 + n, 2.0 - n / 4, fits=False) for n, one in enumerate(rows)], table="t")
     assert refused.groups[0].picked == "a"  # where nothing fits, the fastest of all
+
+
+def test_the_pick_keeps_the_headroom_and_is_by_the_upper_end_as_a_plan_is() -> None:
+    def with_range(name: str, high: float, measured: float, **changes: Any) -> ReplayedRun:
+        return row(name, 1.0, measured, predicted_step_s_range=Range(low=0.5, high=high), **changes)
+
+    rows = [with_range("tight", 1.1, 9.0, recommended=False), with_range("doubtful", 1.6, 5.0, recommended=True),
+            with_range("proven", 1.2, 2.0, recommended=True), with_range("far", 3.0, 1.0, fits=False)]  # fmt: skip
+    found = validate(rows, table="t").groups[0]
+    assert (found.picked, found.quality) == ("proven", 0.5)
+    assert found.quality_of_three == pytest.approx(0.5)  # neither the tight one nor the one that does not fit is tried
 
 
 def test_the_first_three_are_tried_among_what_fits() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -67,6 +68,12 @@ class ReplayedRun(Result, frozen=True, kw_only=True):
         if self.predicted_step_s is None or not self.measured_step_s or self.not_scored:
             return None
         return self.predicted_step_s / self.measured_step_s - 1
+
+    @property
+    def highest_s(self) -> float:
+        """The upper end of the predicted range, by which plans are ranked; the prediction where no range is known."""
+        found = self.predicted_step_s_range.high if self.predicted_step_s_range else self.predicted_step_s
+        return math.inf if found is None else found
 
     @property
     def held(self) -> bool | None:

@@ -1,8 +1,8 @@
 """How far predictions are from published runs: step time, memory, what fits, and the strategy that would be picked.
 
-An error is predicted over measured, less one. A group's pick is the strategy predicted fastest among the measured ones
-that are predicted to fit, as no other would be recommended; its quality is its measured speed over that of the best
-measured, whether predicted to fit or not.
+An error is predicted over measured, less one. A group's pick is the one of the measured strategies that a plan would
+put first: of those that fit with the usual headroom the one whose predicted range ends lowest. Its quality is its
+measured speed over that of the best measured, whether predicted to fit or not.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RunGroup(Result, frozen=True, kw_only=True):
     rank_correlation: float
     use: str
     quality_any: float  # of the strategy predicted fastest, whether predicted to fit or not
-    quality_of_three: float  # of the best measured among the first three predicted
+    quality_of_three: float  # of the best measured among the first three that a plan would put first
 
 
 class Pick(Result, frozen=True, kw_only=True):
@@ -295,11 +295,9 @@ def _group(by_strategy: dict[str, list[ReplayedRun]]) -> RunGroup:
     one = by_strategy[strategies[0]][0]
     measured = np.array([np.median([row.measured_step_s for row in by_strategy[name]]) for name in strategies])
     predicted = np.array([by_strategy[name][0].predicted_step_s for name in strategies])
-    fits = np.array([bool(by_strategy[name][0].fits) for name in strategies])
     fastest, best = int(predicted.argmin()), int(measured.argmin())
-    order = np.argsort(np.where(fits, predicted, np.inf) if fits.any() else predicted, kind="stable")
-    tried = order[: min(TRIED, int(fits.sum()) or TRIED)]
-    picked = int(order[0])
+    tried = _in_order([by_strategy[name][0] for name in strategies])[:TRIED]
+    picked = tried[0]
     return RunGroup(
         source=one.source,
         model=one.model,
@@ -318,6 +316,13 @@ def _group(by_strategy: dict[str, list[ReplayedRun]]) -> RunGroup:
         quality_any=float(measured[best] / measured[fastest]),
         quality_of_three=float(measured[best] / measured[tried].min()),
     )
+
+
+def _in_order(runs: Sequence[ReplayedRun]) -> list[int]:
+    """The places of the runs that a plan would show, best first: recommended ones, else those that fit, else all."""
+    places = range(len(runs))
+    shown = [n for n in places if runs[n].recommended] or [n for n in places if runs[n].fits] or list(places)
+    return sorted(shown, key=lambda n: runs[n].highest_s)
 
 
 def _picks(groups: Sequence[RunGroup]) -> list[Pick]:

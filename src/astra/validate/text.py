@@ -150,8 +150,8 @@ def _sections(found: Validation, *, brief: bool, full: bool) -> Iterable[Section
         [_confusion(name, one) for name, one in found.fitting.items()],
     )
     note = (
-        "measured speed of the strategy predicted fastest, over the best measured; best of 3: of the first three "
-        "predicted, the best measured"
+        "measured speed of the strategy that a plan would put first, over the best measured; best of 3: of the first "
+        "three, the best measured"
         if found.picks
         else f"no model, GPUs and batch with {LEAST_STRATEGIES} or more measured strategies to pick from"
     )
