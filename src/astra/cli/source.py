@@ -35,10 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, 
 
 def choice_of(args: argparse.Namespace) -> FileChoice:
     """The flags, as they were given."""
-    import shlex  # noqa: PLC0415
-
     words = args.parameters
     if isinstance(words, str):
+        import shlex  # noqa: PLC0415
+
         try:
             words = shlex.split(words)
         except ValueError:
