@@ -1,7 +1,8 @@
 """How many modules of the package one plan touches, on one pool and on two. Run: python -m tools.modules [--names].
 
-A module is touched when a function of it runs, and loaded when it is imported: a fresh process does both. Drawing the
-answer is no part of planning.
+A module is touched when a function of it runs while a fresh process plans for the first time, and loaded when the plan
+imports it. A first process tells what is loaded; a second one loads that, so that making classes and tables does not
+count, and plans with nothing remembered. Drawing the answer is no part of planning.
 """
 
 from __future__ import annotations
@@ -16,16 +17,11 @@ PLANS: Final[dict[str, dict[str, Any]]] = {
     "two pools": {"model": "llama-2-70b", "gpus": ["32xH100", "32xA100-80"], "batch": 1024, "seq": 4096},
 }
 FEWER: Final = {"one pool": 88, "two pools": 104}  # than this many are touched
-# The first plan loads what it needs; the second one, of nothing known, runs it.
-_COUNT: Final = """
-import json, sys, astra
-request = json.loads(sys.argv[1])
-astra.plan(**request)
-loaded = sorted(name for name in sys.modules if name.split(".")[0] == "astra")
-for module in [sys.modules[name] for name in loaded]:
-    for known in list(vars(module).values()):
-        if getattr(known, "__module__", "").startswith("astra") and hasattr(known, "cache_clear"):
-            known.cache_clear()
+_PLAN: Final = """
+import importlib, json, sys, astra
+request, modules = json.loads(sys.argv[1])
+for name in modules:
+    importlib.import_module(name)
 touched = set()
 def note(frame, event, argument):
     if event == "call" and frame.f_code.co_name != "<module>":
@@ -33,15 +29,21 @@ def note(frame, event, argument):
 sys.setprofile(note)
 astra.plan(**request)
 sys.setprofile(None)
+loaded = sorted(name for name in sys.modules if name.split(".")[0] == "astra")
 print(json.dumps({"loaded": loaded, "touched": sorted(touched.intersection(loaded))}))
 """
 
 
-def counted(request: dict[str, Any]) -> dict[str, list[str]]:
-    """The modules that one plan loads and touches, in a fresh process."""
-    words = [sys.executable, "-c", _COUNT, json.dumps(request)]
+def _planned(request: dict[str, Any], modules: list[str]) -> dict[str, list[str]]:
+    """The modules loaded and touched by a fresh process that plans after loading some."""
+    words = [sys.executable, "-c", _PLAN, json.dumps([request, modules])]
     found: dict[str, list[str]] = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
     return found
+
+
+def counted(request: dict[str, Any]) -> dict[str, list[str]]:
+    """The modules that one plan loads and touches."""
+    return _planned(request, _planned(request, [])["loaded"])
 
 
 def main() -> int:

@@ -31,6 +31,7 @@ def test_version_and_help(astra_command: Command) -> None:
         (("plan", "m", "--gpu", "8xH100"), "--gpus"),
         (("plan", "m", "--wibble-wobble"), "no option"),
         (("plan", "m", "n", "--gpus", "8xH100"), "unexpected 'n'"),
+        (("estimate", "llama-2-7b", "tp8", "dp2", "--gpus", "16xH100"), "one text: --strategy 'tp8 pp4 dp2'"),
         (("plan", "m", "--gpus"), "expected one argument"),
         (("plan", "m"), "--gpus"),
         (("plan", "--gpus", "8xH100"), "MODEL"),

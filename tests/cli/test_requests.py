@@ -110,6 +110,8 @@ def test_files_without_a_request(astra_command: Command, tmp_path: Path) -> None
     record = astra_command(*PLAN, "--json").record
     old.write_text(json.dumps({key: value for key, value in record.items() if key not in ("asked", "request")}))
     assert "a plan file that carries its request" in astra_command("plan", str(old)).err
+    old.write_text(old.read_text()[:-9])
+    assert "whole JSON; it breaks off" in astra_command("plan", str(old)).err
     estimate = astra_command("estimate", *PLAN[1:], "--strategy", "tp2", "--json").record
     old.write_text(json.dumps(estimate))
     assert "a plan file that carries its request" in astra_command("plan", str(old)).err

@@ -110,7 +110,7 @@ BLOCK = Block(
     has=lambda model, place: model.ffn == 4160,
     tensors=lambda model: [matrix("toy", model.hidden, model.hidden)],
     operators=operators,
-    sends={"tp": lambda model, kind, shard: column_then_row(model, shard)},
+    sends={"tp": column_then_row},
     kernels={"toy": Kernel(forward_bytes=4, backward_bytes=4)},
 )
 '''

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from astra.catalog.models import model, model_names
-from astra.layers import blocks
+from astra.layers import blocks, ends
 from astra.layers.block import LayerKind
 from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Layer, Retention, Shard
@@ -74,8 +74,8 @@ def test_a_whole_forward_pass_has_the_models_flops(spec: ModelSpec) -> None:
             keys = span / 2 if grid.causal else span
             keys = grid.window - grid.window**2 / (2 * seq) if grid.window else keys
             flops += 2.0 * seq * keys * float(grid.heads[0]) * (grid.head_dim + grid.head_dim_v)
-    flops += gemm_flops(blocks.embedding.operators(spec, some))
-    flops += gemm_flops(blocks.head.operators(spec, some, logits_kept_bytes=4, logits_peak_bytes=8, vocab_multiple=128))
+    flops += gemm_flops(ends.embedding(spec, some))
+    flops += gemm_flops(ends.head(spec, some, logits_kept_bytes=4, logits_peak_bytes=8, vocab_multiple=128))
     padding = 2.0 * seq * spec.hidden * (-spec.vocab % 128)
     patches = 2.0 * (spec.hidden * 3 * spec.vision.patch**2) if spec.vision else 0.0  # the class token is no patch
     assert flops - padding - patches == pytest.approx(seq * forward_flops_per_token(spec, seq), rel=1e-9)
@@ -173,9 +173,7 @@ def test_only_self_attention_is_causal_in_a_decoder_that_crosses() -> None:
 def test_the_vocabulary_is_padded_and_split() -> None:
     spec = tiny("dense", vocab=1000)
     for tp in (1, 2, 4):
-        head = blocks.head.operators(
-            spec, shard(SEQ, tp=tp), logits_kept_bytes=4, logits_peak_bytes=8, vocab_multiple=128
-        )
+        head = ends.head(spec, shard(SEQ, tp=tp), logits_kept_bytes=4, logits_peak_bytes=8, vocab_multiple=128)
         columns = float(head.gemms[0].n[0])
         assert columns * tp >= 1000
         assert columns % 128 == 0

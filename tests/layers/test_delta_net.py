@@ -16,7 +16,7 @@ from astra.errors import InputError
 from astra.export import EXPORTERS
 from astra.export.imports import import_text
 from astra.export.reading import from_record
-from astra.layers import blocks
+from astra.layers import blocks, ends
 from astra.layers.block import LayerKind
 from astra.layers.blocks import delta_net
 from astra.layers.kinds import layer_kinds
@@ -90,7 +90,7 @@ def test_products_are_two_flops_a_weight_and_the_rule(seq: int) -> None:
         layer = blocks.layer(spec, kind, shard(seq))
         assert flops(layer, weights=True) == 2.0 * seq * layer_matmul_parameters(spec, kind)
         whole += flops(layer, weights=True) + flops(layer, weights=False)
-    head = blocks.head.operators(spec, shard(seq), logits_kept_bytes=4, logits_peak_bytes=8, vocab_multiple=128)
+    head = ends.head(spec, shard(seq), logits_kept_bytes=4, logits_peak_bytes=8, vocab_multiple=128)
     attention = 2 * 2 * (seq / 2) * spec.heads * 2 * spec.head_dim * seq  # two layers of six
     assert whole + flops(head, weights=True) + attention == pytest.approx(seq * forward_flops_per_token(spec, seq))
 

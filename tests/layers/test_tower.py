@@ -12,7 +12,7 @@ import astra
 from astra.catalog.models import model
 from astra.catalog.runtimes import runtime
 from astra.errors import InputError
-from astra.layers import blocks
+from astra.layers import ends
 from astra.layers.blocks import tower
 from astra.layers.weights import count, forward_flops_per_token
 from astra.rules.can import unable
@@ -88,7 +88,7 @@ def test_a_model_without_images_has_none() -> None:
     spec = tiny("dense")
     assert tower.tensors(spec) == []
     assert tower.operators(spec, shard(SEQ)) is None
-    assert not blocks.embedding.operators(spec, shard(SEQ)).attentions
+    assert not ends.embedding(spec, shard(SEQ)).attentions
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 import astra
 from astra.answer import Estimate
 from astra.catalog.hardware import device
-from astra.cost.padding import padded
-from astra.operators.timing import gemm
+from astra.cost.kernels import padded
+from astra.operators.gemm import gemm
 from astra.spec.model import ModelSpec
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

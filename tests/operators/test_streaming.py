@@ -1,4 +1,4 @@
-"""Memory-bound kernels, launches, sustained clocks and the size of the data files."""
+"""Memory-bound kernels, sustained clocks and the size of the data files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import astra.operators
 from astra.catalog import hardware
 from astra.errors import InputError
-from astra.operators import timing as operators
-from astra.operators.basis import Basis, basis
+from astra.operators.basis import Basis, basis, sustained
+from astra.operators.streaming import streaming
 from astra.provenance import Source
 
 GPUS = st.sampled_from(hardware.names("devices"))
@@ -25,39 +25,35 @@ def test_time_grows_with_bytes_and_kernels_and_never_beats_the_memory(
     gpu: str, nbytes: float, kernels: float, more: float
 ) -> None:
     device = hardware.device(gpu)
-    found = operators.streaming(device, nbytes=nbytes, kernels=kernels).seconds
+    found = streaming(device, nbytes=nbytes, kernels=kernels).seconds
     assert found >= nbytes / device.memory_bytes_per_s
-    assert operators.streaming(device, nbytes=nbytes + more, kernels=kernels).seconds >= found
-    assert operators.streaming(device, nbytes=nbytes, kernels=kernels + 1).seconds > found
+    assert streaming(device, nbytes=nbytes + more, kernels=kernels).seconds >= found
+    assert streaming(device, nbytes=nbytes, kernels=kernels + 1).seconds > found
 
 
 def test_columns_and_provenance() -> None:
-    timed = operators.streaming(hardware.device("H100"), nbytes=np.array([[1e6, 1e9]]), kernels=2)
+    timed = streaming(hardware.device("H100"), nbytes=np.array([[1e6, 1e9]]), kernels=2)
     assert timed.seconds.shape == timed.source.shape == (1, 2)
     assert np.all(timed.source == Source.INTERPOLATED)
-    assert operators.streaming(hardware.device("H20"), nbytes=1.0, kernels=1).source == Source.TRANSFERRED
+    assert streaming(hardware.device("H20"), nbytes=1.0, kernels=1).source == Source.TRANSFERRED
     stranger = msgspec.structs.replace(hardware.device("H100"), name="stranger", aliases=(), relative="")
-    assert operators.streaming(stranger, nbytes=1.0, kernels=1).source == Source.ASSUMED
+    assert streaming(stranger, nbytes=1.0, kernels=1).source == Source.ASSUMED
 
 
 def test_negative_bytes_are_refused() -> None:
     with pytest.raises(InputError):
-        operators.streaming(hardware.device("H100"), nbytes=-1.0, kernels=1)
-
-
-def test_launch_is_a_few_microseconds() -> None:
-    assert 1e-6 < operators.launch_s() < 20e-6
+        streaming(hardware.device("H100"), nbytes=-1.0, kernels=1)
 
 
 @pytest.mark.parametrize("gpu", hardware.names("devices"))
 def test_sustained_clock_is_a_fraction(gpu: str) -> None:
-    assert 0.5 < operators.sustained(hardware.device(gpu), "bf16") <= 1.0
+    assert 0.5 < sustained(hardware.device(gpu), "bf16") <= 1.0
 
 
 def test_hungry_boards_lose_more_of_their_burst() -> None:
     hopper = hardware.device("H100-PCIe-80GB")
     hot = msgspec.structs.replace(hopper, power_w=1000)
-    assert operators.sustained(hot, "bf16") < operators.sustained(hopper, "bf16")
+    assert sustained(hot, "bf16") < sustained(hopper, "bf16")
 
 
 def test_basis_is_the_gpu_itself_then_an_alias_then_its_relative() -> None:
@@ -75,6 +71,6 @@ def test_data_files_stay_small() -> None:
 
 
 def test_more_watts_for_each_flop_keep_more_of_a_clock_measured_on_a_like_gpu() -> None:
-    b200, gb200, gb300 = (operators.sustained(hardware.device(name), "bf16") for name in ("B200", "GB200", "GB300"))
+    b200, gb200, gb300 = (sustained(hardware.device(name), "bf16") for name in ("B200", "GB200", "GB300"))
     assert b200 < gb200 < gb300  # 1,000, 1,200 and 1,400 W for nearly the same peak
-    assert operators.sustained(hardware.device("B200"), "fp8") > b200  # measured in bf16 alone
+    assert sustained(hardware.device("B200"), "fp8") > b200  # measured in bf16 alone

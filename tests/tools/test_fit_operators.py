@@ -13,9 +13,9 @@ import pytest
 
 from astra.catalog import hardware
 from astra.errors import InputError
-from astra.operators import timing as operators
-from astra.operators.attention import OVERHEAD_S, KernelCurve, curve_seconds, traffic_bytes
-from astra.operators.gemm import Card, Shapes, either, product_bytes
+from astra.operators.attention import OVERHEAD_S, KernelCurve, attention, curve_seconds, traffic_bytes
+from astra.operators.basis import sustained
+from astra.operators.gemm import Card, Shapes, either, gemm, product_bytes
 from tools import fit_attention, fit_gemm, fit_operators, operator_rows
 from tools.fit_surface import Rows, predict, train
 from tools.operator_rows import Sweep
@@ -115,11 +115,11 @@ def profile(level: float) -> dict[str, Any]:
     """A profile of an H200 whose kernels take ``level`` times what is shipped."""
     device = hardware.device(H200)
     listed: list[dict[str, Any]] = []
-    clock = operators.sustained(device, "bf16")
+    clock = sustained(device, "bf16")
     for layout in ("fwd", "dgrad", "wgrad"):
         for m, n, k in 64 * np.ceil(np.stack(products(40, seed=7)[:3], axis=1) / 64):
             shape: dict[str, Any] = {"m": int(m), "n": int(n), "k": int(k), "precision": "bf16"}
-            burst_s = float(operators.gemm(device, **shape, layout="fwd").seconds) * clock
+            burst_s = float(gemm(device, **shape, layout="fwd").seconds) * clock
             listed.append(
                 {
                     "op": "gemm",
@@ -140,7 +140,7 @@ def profile(level: float) -> dict[str, Any]:
                 "head_dim_v": 128,
             }
             for way in ("fwd", "bwd"):
-                timed = operators.attention(
+                timed = attention(
                     device, **shape, causal=True, window=None, kernel="flash2", direction=way, precision="bf16"
                 )
                 row = {"op": "attention", "direction": way, **shape, "causal": True, "kernel": "flash"}

@@ -110,6 +110,11 @@ _PATHS: Final = ("model", "cluster", "rules")
 _SHAPE: Final = {name for name in ModelSpec.__struct_fields__ if name != "name"}
 
 
+def is_answer(text: str) -> bool:
+    """Whether a text is an answer of ours."""
+    return _ANSWER.match(text) is not None
+
+
 def read_request_file(text: str) -> dict[str, Any] | None:
     """The fields a file asks for, by name; None if the text names no request but a model."""
     path = Path(text)
@@ -135,9 +140,12 @@ def _from_toml(path: Path) -> dict[str, Any] | None:
 
 def _from_json(path: Path) -> dict[str, Any] | None:
     text = _text(path, "plan")
-    if text is None or not _ANSWER.match(text):
+    if text is None:
+        return None
+    read = parse_json(text, str(path))
+    if not is_answer(text):
         return None  # a model's config.json
-    record = upgraded(parse_json(text, str(path)))
+    record = upgraded(read)
     schema, asked = str(record["schema"]), record.get("asked")
     if schema.partition("/")[0] not in _ANSWERS or not isinstance(asked, dict) or not asked:
         fix = "Plan files have it, under asked; this one was cut or edited."

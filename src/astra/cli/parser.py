@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 from functools import cache
 from keyword import iskeyword
 from typing import Any, Final, NoReturn
@@ -161,7 +162,9 @@ def verb_parser(parser: Parser, verb: str) -> argparse.ArgumentParser:
 def _unknown(verb: str, word: str, known: list[str]) -> UsageError:
     name = word.partition("=")[0]
     if not name.startswith("-"):
-        return UsageError(f"unexpected {word!r}", where=f"astra {verb}", fix=f"See astra {verb} --help.")
+        strategy = "--strategy" in known and re.match(r"[a-z]+\d", name)
+        fix = "A strategy is one text: --strategy 'tp8 pp4 dp2'." if strategy else f"See astra {verb} --help."
+        return UsageError(f"unexpected {word!r}", where=f"astra {verb}", fix=fix)
     fix = did_you_mean(name, known, f"See astra {verb} --help.")
     return UsageError(f"astra {verb} has no option {name}", where=name, fix=fix)
 

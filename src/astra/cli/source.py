@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from astra.cli import options
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from astra.search.world import World
 
 
-_ANSWER: Final = re.compile(r'\s*\{\s*"schema"\s*:\s*"astra\.')  # every answer of ours begins with it
 MOST_VOCAB: Final = 100_000_000
 
 
@@ -37,10 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, 
 
 def choice_of(args: argparse.Namespace) -> FileChoice:
     """The flags, as they were given."""
-    import shlex  # noqa: PLC0415
-
     words = args.parameters
     if isinstance(words, str):
+        import shlex  # noqa: PLC0415
+
         try:
             words = shlex.split(words)
         except ValueError:
@@ -52,10 +50,11 @@ def is_plan(file: str | None) -> bool:
     """Whether a file is an answer of ours."""
     if file is None or not file.lower().endswith(".json"):
         return False
+    from astra.catalog.requests import is_answer  # noqa: PLC0415
     from astra.files import read_text  # noqa: PLC0415
 
     try:
-        return _ANSWER.match(read_text(file, "plan")) is not None
+        return is_answer(read_text(file, "plan"))
     except InputError:
         return False
 

@@ -9,6 +9,7 @@ from math import comb
 import numpy as np
 
 from astra.axes import AXES, Axis
+from astra.columns import unique
 from astra.cost import effects
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.layers.block import LayerKind, Send
@@ -161,7 +162,7 @@ def places_met(moe: MoE, places: Floats) -> Floats:
     many = np.maximum(places, groups)
     drawn = many * kept / groups
     met = drawn * (1 - (1 - groups / many) * (1 - 1 / drawn) ** (moe.topk - kept))
-    for few in np.unique(places[places < groups]).tolist():  # each holds several groups
+    for few in unique(places[places < groups]).tolist():  # each holds several groups
         missed = comb(groups - max(round(groups / few), 1), kept) / comb(groups, kept)
         met = np.where(places == few, few * (1 - missed), met)
     return np.asarray(met, np.float64)

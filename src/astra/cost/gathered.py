@@ -11,7 +11,7 @@ import numpy as np
 from astra.axes import AXES, Axis
 from astra.columns import Columns, each
 from astra.cost import effects
-from astra.cost.host import QUEUED_LAUNCHES, launches
+from astra.cost.kernels import QUEUED_LAUNCHES, launches
 from astra.cost.layers import EMBEDDING, HEAD, modules_in
 from astra.cost.parts import Direction, Part
 from astra.layers.block import LayerKind

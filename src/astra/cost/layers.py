@@ -10,7 +10,7 @@ import numpy as np
 
 from astra.cost import effects
 from astra.cost.low import core_cast_bytes, fuses_experts, scaling
-from astra.layers import blocks
+from astra.layers import blocks, ends
 from astra.layers import weights as weights_of
 from astra.layers.block import LayerKind
 from astra.layers.blocks import KERNELS
@@ -31,8 +31,8 @@ def layers_of(job: Job, shard: Shard) -> dict[LayerKind | str, Layer]:
     layers: dict[LayerKind | str, Layer] = {
         kind: blocks.layer(job.model, kind, shard) for kind in dict.fromkeys(layer_kinds(job.model))
     }
-    layers[EMBEDDING] = blocks.embedding.operators(job.model, shard)
-    layers[HEAD] = blocks.head.operators(
+    layers[EMBEDDING] = ends.embedding(job.model, shard)
+    layers[HEAD] = ends.head(
         job.model,
         shard,
         logits_kept_bytes=job.runtime.memory.logits_kept_bytes / job.workload.widening,  # fp32 values for the most part

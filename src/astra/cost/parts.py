@@ -7,26 +7,20 @@ combination and gathered by the rest of the cost model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from astra.cost import effects
-from astra.cost.attention import attention_seconds
 from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
-from astra.cost.host import drained_s, host_seconds
-from astra.cost.layers import casts, in_bf16, kernel_of, layers_of, modules_in, trained
-from astra.cost.low import scaling
-from astra.cost.padding import padded
+from astra.cost.kernels import GemmSeconds, attention_seconds, drained_s, gemm_seconds, host_seconds, stream_seconds
+from astra.cost.layers import casts, layers_of, modules_in, trained
 from astra.layers.block import LayerKind, Send
-from astra.layers.operators import Gemm, Kept, Layer, SameShardings, Shard, Stream, once
-from astra.operators import timing as operators
-from astra.provenance import Codes, Floats, Source, Timed, worst
+from astra.layers.operators import Gemm, Kept, Layer, SameShardings, Shard
+from astra.provenance import Codes, Floats, Source, worst
 from astra.spec.job import Job
 from astra.spec.runtime import Runtime
 
-FP32_KERNELS: Final = frozenset({"cross_entropy", "accumulate"})  # counted with fp32 values whatever the precision
 ATTENTION_POWER: Final = 0.5  # power of an attention kernel over that of a GEMM: it keeps half of the tensor cores busy
 _WIDEST: Final = 1.8  # beyond this ratio any clock is within the power limit
 
@@ -82,7 +76,7 @@ class Part(NamedTuple):
 def parts(job: Job, shard: Shard) -> dict[LayerKind | str, Part]:
     """Every part of the model."""
     layers, repeated = layers_of(job, shard), SameShardings(shard)
-    gemm_s = _gemm_seconds(job, layers, repeated)
+    gemm_s = gemm_seconds(job, layers, repeated)
     return {
         key: _part(
             job, shard, layer, [gemm_s[key, gemm.name] for gemm in layer.gemms], sends_of(job, key, shard), repeated
@@ -105,123 +99,23 @@ def pieces(job: Job, shard: Shard) -> dict[LayerKind | str, Pieces]:
     for key, layer in layers_of(job, shard).items():
         sends = {name: some if name == "cp" else [] for name, some in sends_of(job, key, shard).items()}
         sent = timed_sends(job, sends, repeated)
-        attention_s, _ = _attention_of(job, shard, layer, repeated)
+        attention_s, _ = attention_seconds(job, shard, layer, repeated)
         sent_s = [communication(job, shard, sent, way, nothing, {})[0]["cp"] for way in ("forward", "backward")]
         found[key] = Pieces(attention_s["fwd"] + attention_s["bwd"], sent_s[0] + sent_s[1])
     return found
-
-
-def _attention_of(job: Job, shard: Shard, layer: Layer, repeated: SameShardings) -> tuple[dict[str, Floats], Codes]:
-    """Seconds of a layer's attention by direction, and how they are known."""
-    rows = len(shard.tp)
-    attention_s = {"fwd": np.zeros(rows), "bwd": np.zeros(rows)}
-    source: Codes = np.zeros(rows, np.int8)
-    for attention in layer.attentions:
-        for way, so_far in attention_s.items():
-            timed = attention_seconds(job, shard, attention, way, repeated)
-            attention_s[way] = so_far + effects.attention_rate(job.runtime, timed.seconds)
-            source = worst(source, timed.source)
-    return attention_s, source
-
-
-class _Directions(NamedTuple):
-    forward: Timed
-    dgrad: Timed
-    wgrad: Timed
-
-
-class _GemmSeconds(NamedTuple):
-    forward: Floats
-    dgrad: Floats
-    wgrad: Floats
-    source: Codes
-
-
-def _gemm_seconds(
-    job: Job, layers: Mapping[LayerKind | str, Layer], repeated: SameShardings
-) -> dict[tuple[LayerKind | str, str], _GemmSeconds]:
-    """All GEMMs of all parts in one stacked call for each layout and precision."""
-    entries = [(key, gemm) for key, layer in layers.items() for gemm in layer.gemms]
-    out: dict[tuple[LayerKind | str, str], _GemmSeconds] = {}
-    for low, chosen in (
-        (False, [e for e in entries if in_bf16(e[1])]),
-        (True, [e for e in entries if not in_bf16(e[1])]),
-    ):
-        if not chosen:
-            continue
-        narrow = low and job.workload.low
-        precision = "bf16" if job.workload.low else job.workload.precision
-        shapes = [(gemm.m, gemm.n, gemm.k, gemm.groups) for _, gemm in chosen]
-        rows = [repeated.distinct(*shape) for shape in shapes]
-        ends = np.cumsum([0, *(len(first) for first, _ in rows)])
-        sizes = [
-            np.concatenate(
-                [
-                    np.broadcast_to(size, len(first)) if np.ndim(size := shape[dim]) == 0 else np.asarray(size)[first]
-                    for shape, (first, _) in zip(shapes, rows, strict=True)
-                ]
-            )
-            for dim in range(4)
-        ]
-        timed = once(partial(_quantised if narrow else _three_layouts, job, precision), *sizes)
-        source = worst(*(way.source for way in timed))
-        for number, ((key, gemm), (_, place)) in enumerate(zip(chosen, rows, strict=True)):
-            at = slice(ends[number], ends[number + 1])
-            forward_s, dgrad_s, wgrad_s = (way.seconds[at][place] for way in timed)
-            weight_s = wgrad_s if trained(job, gemm) else np.zeros(repeated.rows)
-            known = source[at][place]
-            if not gemm.weight:  # backward passes through both sides, in kernels that nobody has measured
-                dgrad_s, known = dgrad_s + wgrad_s, np.full_like(known, Source.ASSUMED)
-            out[key, gemm.name] = _GemmSeconds(forward_s, dgrad_s, weight_s, known)
-    return out
-
-
-def _quantised(job: Job, rest: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> _Directions:
-    """The same of products whose operands are quantised, but for a share that stays in ``rest``."""
-    own = scaling(job)
-    narrow = _three_layouts(job, own.product, m, n, k, groups)
-    wide = narrow if own.share == 1 else _three_layouts(job, rest, m, n, k, groups)
-
-    def mixed(low: Timed, full: Timed) -> Timed:
-        seconds = own.share * own.slower * low.seconds + (1 - own.share) * full.seconds
-        source = low.source if own.slower == own.share == 1 else np.maximum(low.source, Source.TRANSFERRED)
-        return Timed(seconds, source.astype(np.int8))
-
-    return _Directions(*(mixed(low, full) for low, full in zip(narrow, wide, strict=True)))
-
-
-def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> _Directions:
-    """Forward, input-gradient and weight-gradient times.
-
-    A group is a kernel of its own in TransformerEngine: 4 to 5 us each beyond one kernel's work on B200 (108 grouped
-    products of MooreThreads/SimuMax @4dcaae5).
-    """
-    device, runtime = job.pool.device, job.runtime
-    copies_s: tuple[Floats | float, ...] = (0.0, 0.0, 0.0)
-    if runtime.pads_products:
-        n, k, copies_s = padded(device, precision, m, n, k, groups)
-    timed = (
-        operators.gemm(device, m=m, n=n, k=k, precision=precision, layout="fwd", groups=groups),
-        operators.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups),
-        operators.gemm(device, m=k, n=n, k=m, precision=precision, layout="wgrad", groups=groups),
-    )
-    more = np.asarray(effects.experts_together(runtime, groups)) - 1
-    more_s = operators.streaming(device, nbytes=0 * groups, kernels=more).seconds
-    rate, ways = effects.clock(runtime), zip(timed, copies_s, strict=True)
-    return _Directions(*(Timed(way.seconds / rate + more_s + extra_s, way.source) for way, extra_s in ways))
 
 
 def _part(
     job: Job,
     shard: Shard,
     layer: Layer,
-    gemms: list[_GemmSeconds],
+    gemms: list[GemmSeconds],
     sends: dict[str, list[Send]],
     repeated: SameShardings,
 ) -> Part:
     runtime, rows = job.runtime, len(shard.tp)
-    attention_s, attention_source = _attention_of(job, shard, layer, repeated)
-    stream_s, stream_source = _streams(job, layer.streams, rows)
+    attention_s, attention_source = attention_seconds(job, shard, layer, repeated)
+    stream_s, stream_source = stream_seconds(job, layer.streams, rows)
     dgrad_s, weight_s = _sum((g.dgrad for g in gemms), rows), _sum((g.wgrad for g in gemms), rows)
     sources: dict[str, Codes] = {
         "gemm": worst(np.zeros(rows, np.int8), *(g.source for g in gemms)),
@@ -279,7 +173,7 @@ def _modules(
             continue
         products = tuple(gemm for gemm in layer.gemms if gemm.name in module.gemms)
         streams = (*module.streams, *(cast for cast in casts(job, products) if cast.way == "forward"))
-        stream_s = _streams(job, streams, rows)[0][0]
+        stream_s = stream_seconds(job, streams, rows)[0][0]
         waited_s = forward.drained_s if name == "moe" else np.zeros(rows)
         compute_s = _sum((product_s[gemm.name] for gemm in products), rows) + stream_s + waited_s
         found[name] = Repeated(np.broadcast_to(module.saved, rows), compute_s, module.sends)
@@ -335,31 +229,6 @@ def clock_loss(runtime: Runtime, ways: Iterable[Direction]) -> Floats:
 
 def _sum(columns: Iterable[Floats], rows: int) -> Floats:
     return sum(columns, start=np.zeros(rows))
-
-
-def _streams(job: Job, streams: tuple[Stream, ...], rows: int) -> tuple[tuple[Floats, Floats], Codes]:
-    """Seconds of the memory-bound operators, forward and backward."""
-    runtime, zero = job.runtime, np.zeros(rows)
-    nbytes, kernels = {"forward": zero, "backward": zero}, {"forward": zero, "backward": zero}
-
-    def run(way: str, elements: Floats, times: Floats | float, bytes_each: float, kernels_each: float) -> None:
-        if bytes_each:
-            nbytes[way] = nbytes[way] + elements * bytes_each
-        if kernels_each:
-            kernels[way] = kernels[way] + kernels_each * times
-
-    for stream in streams:
-        kernel = kernel_of(runtime, stream.kernel)
-        widening = 1.0 if stream.kernel in FP32_KERNELS else job.workload.widening
-        elements, times = stream.elements * stream.launches, stream.launches * stream.groups
-        if stream.way != "backward":
-            run("forward", elements, times, kernel.forward_at(widening), kernel.forward_kernels)
-        if stream.way in ("both", "backward"):
-            run("backward", elements, times, kernel.backward_at(widening), kernel.backward_kernels)
-    forward, backward = (
-        operators.streaming(job.pool.device, nbytes=nbytes[way], kernels=kernels[way]) for way in nbytes
-    )
-    return (forward.seconds, backward.seconds), worst(forward.source, backward.source)
 
 
 def _in_gaps(silent: Direction, exposed_s: Mapping[str, Floats]) -> dict[str, Floats]:

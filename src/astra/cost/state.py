@@ -27,7 +27,7 @@ from astra.layers.operators import Shard
 from astra.layers.split import StageKinds, kinds
 from astra.layers.weights import Weights
 from astra.network import collectives
-from astra.operators import timing as operators
+from astra.operators.streaming import streaming
 from astra.provenance import Bools, Floats, Ints, Source, Timed, worst
 from astra.spec.job import Job
 
@@ -163,12 +163,12 @@ def optimizer_s(job: Job, held: Held, how: Holding) -> Timed:
     every = held.trained_dense + held.trained_expert
     update_bytes = _per_parameter(job, how.moments)[1]
     moved = CLEAR_BYTES * every + update_bytes * owned
-    on_gpu = operators.streaming(job.pool.device, nbytes=moved, kernels=20.0)
+    on_gpu = streaming(job.pool.device, nbytes=moved, kernels=20.0)
     if not np.any(offload):
         return on_gpu
     trips = collectives.host_transfer_s(job.pool.device, (gradient_bytes(job) + job.workload.element_bytes) * owned)
     on_host = trips.seconds + update_bytes * owned / CPU_UPDATE_BYTES_PER_S
-    norm = operators.streaming(job.pool.device, nbytes=CLEAR_BYTES * every, kernels=4.0)
+    norm = streaming(job.pool.device, nbytes=CLEAR_BYTES * every, kernels=4.0)
     seconds = np.where(offload > 0, on_host + norm.seconds, on_gpu.seconds)
     source = np.where(offload > 0, Source.ASSUMED, on_gpu.source).astype(np.int8)  # the host's rate is not measured
     return Timed(seconds, worst(source, trips.source * (offload > 0)))

@@ -160,7 +160,7 @@ def _errors(without: str) -> _ErrorBlocks:
 @cache
 def _lengths() -> Floats:
     """How many tokens micro-batches of published runs have, ascending."""
-    return np.unique(runs().numbers[:, NUMBERS.index("tokens")])
+    return unique(runs().numbers[:, NUMBERS.index("tokens")])
 
 
 def _likeness(kinds: Sequence[Kind], without: str = "") -> Floats:

@@ -31,7 +31,7 @@ class Send(NamedTuple):
     routed: bool = False  # tokens to their experts and back: the runtime's dispatcher does it
 
 
-def column_then_row(model: ModelSpec, shard: Shard) -> list[Send]:
+def column_then_row(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
     """Tensor parallelism around a column-parallel product and the row-parallel one after it.
 
     With sequence parallelism the input is gathered and the output scattered; without, the output is reduced. In
@@ -39,6 +39,7 @@ def column_then_row(model: ModelSpec, shard: Shard) -> list[Send]:
     gradient beside the weight-gradient GEMM (Korthikanti et al. 2022, section 4.2.2). What is gathered for fp8 may be
     quantised first.
     """
+    del kind
     elements = shard.tokens * model.hidden
     nbytes, gathered = BF16 * elements, shard.gathered_bytes * elements
     with_sp = np.where(shard.sp, 1.0, 0.0)

@@ -10,11 +10,13 @@ layers are counted by themselves: they are in a checkpoint but not trained by de
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
 from astra.layers.block import LayerKind, Split, Tensor, norm
-from astra.layers.blocks import blocks_of, embedding, head, tower
+from astra.layers.blocks import blocks_of, tower
+from astra.layers.ends import embedding_tensors, head_tensors
 from astra.layers.kinds import layer_kinds
 from astra.spec.model import ModelSpec
 
@@ -66,19 +68,7 @@ def layer_tensors(model: ModelSpec, kind: LayerKind) -> tuple[Tensor, ...]:
     return (norm(model, "norms", model.norms_per_layer * model.hidden), *blocks)
 
 
-@lru_cache(maxsize=1024)
-def embedding_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """Every weight before the first layer, those of an image encoder included."""
-    return (*embedding.tensors(model), *(tower.tensors(model) if model.tower else ()))
-
-
-@lru_cache(maxsize=1024)
-def head_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """Every weight after the last layer, without a tied table: see ``tied_head_weights``."""
-    return tuple(head.tensors(model))
-
-
-def _sum(tensors: tuple[Tensor, ...]) -> Weights:
+def _sum(tensors: Iterable[Tensor]) -> Weights:
     by_split: dict[Split, int] = {"tp": 0, "none": 0, "expert": 0}
     for tensor in tensors:
         by_split[tensor.split] += tensor.parameters
@@ -94,7 +84,7 @@ def layer_weights(model: ModelSpec, kind: LayerKind) -> Weights:
 @lru_cache(maxsize=1024)
 def embedding_weights(model: ModelSpec) -> Weights:
     """Parameters before the first layer."""
-    return _sum(embedding_tensors(model))
+    return _sum((*embedding_tensors(model), *(tower.tensors(model) if model.tower else ())))
 
 
 @lru_cache(maxsize=1024)
@@ -150,8 +140,8 @@ def count(model: ModelSpec) -> Counts:
     )
 
 
-def _active_matmul(model: ModelSpec, tensors: tuple[Tensor, ...]) -> int:
-    applied = _sum(tuple(tensor for tensor in tensors if tensor.matmul))
+def _active_matmul(model: ModelSpec, tensors: Iterable[Tensor]) -> int:
+    applied = _sum(tensor for tensor in tensors if tensor.matmul)
     visited = 0 if model.moe is None else applied.expert // model.moe.experts * model.moe.topk
     return applied.sharded + applied.replicated + visited
 
@@ -218,7 +208,7 @@ def forward_flops_per_token(model: ModelSpec, seq: int) -> float:
     classified. Images beside text take what their encoder does.
     """
     layers = sum(part.layers * layer_matmul_parameters(model, part.kind) for part in count(model).per_kind)
-    edges: float = _active_matmul(model, tuple(embedding.tensors(model))) * (1 if model.vocab else (seq - 1) / seq)
+    edges: float = _active_matmul(model, embedding_tensors(model)) * (1 if model.vocab else (seq - 1) / seq)
     last = _active_matmul(model, head_tensors(model)) + tied_head_weights(model).total
     edges += last / seq if model.vision is not None else last
     images = tower.flops_per_token(model) if model.tower else 0.0

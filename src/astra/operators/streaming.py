@@ -1,4 +1,4 @@
-"""Kernels bound by memory, and what a kernel costs the host.
+"""Kernels bound by memory.
 
 t = kernels x s + bytes / (f x HBM rate). The fraction f of kernels that read and write each byte once is measured; data
 that stays in the L2 cache between kernels is not credited, so no kernel beats the memory's data-sheet rate.
@@ -6,7 +6,7 @@ that stays in the L2 cache between kernels is not credited, so no kernel beats t
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,6 @@ from astra.errors import InputError
 from astra.operators.basis import basis, read_json
 from astra.provenance import Source, Timed
 from astra.spec.cluster import Device
-from astra.units import US
-
-# Host time to issue one kernel from Python, between a bare driver call (2 us) and an autograd operator (10 us).
-# A rule of thumb; runtimes carry their own.
-LAUNCH_S: Final = 5 * US
 
 
 def streaming(device: Device, *, nbytes: npt.ArrayLike, kernels: npt.ArrayLike) -> Timed:
@@ -30,11 +25,6 @@ def streaming(device: Device, *, nbytes: npt.ArrayLike, kernels: npt.ArrayLike) 
         raise InputError("streaming", None, want="bytes and kernels at or above zero")
     seconds = moved / (entry["fraction"] * device.memory_bytes_per_s) + launched * entry["kernel_s"]
     return Timed(np.asarray(seconds, np.float64), np.full(np.shape(seconds), source, np.int8))
-
-
-def launch_s() -> float:
-    """Host seconds to launch one kernel, where the runtime's profile says nothing."""
-    return LAUNCH_S
 
 
 def _entry(device: Device) -> tuple[dict[str, Any], Source]:

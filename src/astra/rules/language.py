@@ -21,6 +21,7 @@ from astra.rules import parts
 from astra.rules.names import NAMES, Names
 from astra.rules.parts import ConditionPart, Kind, ZeroDivisor
 
+SENSES: Final = ("refuse", "require")  # one of which may stand in front of a condition
 MAX_LENGTH: Final = 2_000  # characters of one condition
 MAX_DEPTH: Final = 50  # nested parts of one condition
 _SHOWN_WIDTH: Final = 100  # characters of a line quoted in an error
@@ -202,6 +203,9 @@ def _unknown(source: RuleText, word: Token) -> NoReturn:
         fix = f'Put it in quotes: {choice_of[0]} == "{word.text}".'
     elif word.text in ("on", "off"):
         fix = "Write true or false."
+    elif source.text[: word.position].strip()[-1:] in ("", ":"):  # the first word, with no sense before it
+        begins = f"A rule begins with {' or '.join(SENSES)}, or with its condition; docs/rules.md lists the names."
+        fix = did_you_mean(word.text, (*SENSES, *NAMES), begins)
     else:
         fix = did_you_mean(word.text, NAMES, "docs/rules.md lists the names.")
     source.fail(word.position, word.text, "a known name", fix)

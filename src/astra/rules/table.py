@@ -26,7 +26,7 @@ from astra.columns import Columns
 from astra.errors import InputError
 from astra.files import own_text, read_text
 from astra.provenance import Bools, Floats
-from astra.rules.language import Condition, RuleText
+from astra.rules.language import SENSES, Condition, RuleText
 from astra.rules.names import NAMES, Names, names_of_one, shown
 
 _BLOCK_ROWS: Final = 131_072  # columns of a block stay in the processor's cache
@@ -145,13 +145,16 @@ def _broken(columns: Columns, facts: Mapping[str, Any], rules: Iterable[Rule]) -
 
 MAX_RULES: Final = 1_000
 _LABEL: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*:")
-_SENSE: Final = re.compile(r"\s*(refuse|require)\b")
+_SENSE: Final = re.compile(rf"\s*({'|'.join(SENSES)})\b")
 _BUILT_IN: Final = frozenset(rule.name for rule in RULES)
 
 
 def parse_rule(text: str, where: str = "rule", line: int = 1) -> Rule:
     """Read ``name: refuse condition  # sentence``, or ``require``; all but the condition may be left out."""
     label = _LABEL.match(text)
+    if label and label.group(1) in SENSES:  # its colon would make it a name, and turn require round
+        name = label.group(1)
+        RuleText(text, where, line).fail(text.index(name), f"{name}:", f"{name} without a colon, or another name")
     sense = _SENSE.match(text, label.end() if label else 0)
     required = sense is not None and sense.group(1) == "require"
     last = sense or label

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from astra.cost import effects
-from astra.cost.host import launch_s
+from astra.cost.kernels import launch_s
 from astra.evidence.bars import Doubt
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule

@@ -34,7 +34,7 @@ from astra.cost.stage import (
 )
 from astra.cost.state import WORKSPACE_BYTES, Held, Holding, local, static_bytes, whole_gradient_bytes
 from astra.cost.timed import PartTable
-from astra.layers import blocks
+from astra.layers import blocks, ends
 from astra.layers import weights as weights_of
 from astra.layers.block import LayerKind
 from astra.layers.kinds import layer_kinds
@@ -217,7 +217,7 @@ def grids_may_fit(job: Job, space: Space, rows: Ints) -> Bools:
     grids, model = {name: column[rows] for name, column in space.grids.items()}, job.model
     shard = _shard(job, grids | {"flash": np.full(len(rows), space.flash_settings[0])})
     layers = [_kept(job, shard, blocks.layer(model, kind, shard)) for kind in kinds(model)]
-    embedding = _kept(job, shard, blocks.embedding.operators(model, shard))
+    embedding = _kept(job, shard, ends.embedding(model, shard))
     allowed, stages = space.allowed_pairs(grids), grids["pp"]
 
     def least(weights: weights_of.Weights, inputs: Floats, over: Ints) -> Floats:

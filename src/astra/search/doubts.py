@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astra.columns import Columns, cross, distinct
+from astra.columns import Columns, cross, distinct, unique
 from astra.cost.memory import Sharding
 from astra.evidence.bars import Doubt, least_factor
 from astra.evidence.kinds import asked_of_degrees, kind_at
@@ -26,7 +26,7 @@ class Doubts:
         found = np.ones((len(place), len(shardings)))
         if self._doubts:
             group = self._group[place]
-            for kind in np.unique(group).tolist():
+            for kind in unique(group).tolist():
                 rows = np.flatnonzero(group == kind)
                 some = {name: column[rows] for name, column in columns.items()}
                 found[rows] = self._doubts[kind].of_each(some, shardings.zero, shardings.offload)
@@ -43,7 +43,7 @@ class Doubts:
         group, own = self._group[place], kind[space.degree[rows]]
         mbs = np.searchsorted(space.mbs, space.grids["mbs"][rows])
         found = np.ones(len(rows))
-        for number in np.unique(group).tolist():
+        for number in unique(group).tolist():
             some = np.flatnonzero(group == number)
             least = self._doubts[number].least(few, shardings.zero, shardings.offload).reshape(len(first), -1)
             found[some] = least[own[some], mbs[some]]

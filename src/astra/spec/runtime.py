@@ -260,7 +260,7 @@ class Runtime(Spec, frozen=True, kw_only=True):
     exports_to: Name = ""  # the target of astra export that starts it; empty: none does
     can: Can
     usual: Usual = Usual()
-    attention: Name  # an attention kernel of operators.timing, or "best" for the GPU's usual one
+    attention: Name  # an attention kernel of operators.attention, or "best" for the GPU's usual one
     host: Host
     memory: Memory
     effects: dict[Name, Effect] = msgspec.field(default_factory=dict)  # what it has and others do not

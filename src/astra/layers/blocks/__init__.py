@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from astra.layers.block import Block, LayerKind
-from astra.layers.blocks import attention, cross, delta_net, dense, embedding, experts, head, latent, state_space
+from astra.layers.blocks import attention, cross, delta_net, dense, experts, latent, state_space
 from astra.layers.operators import Layer, Shard, join
 from astra.spec.model import ModelSpec
 
-__all__ = ["BLOCKS", "KERNELS", "blocks_of", "embedding", "head", "layer"]
+__all__ = ["BLOCKS", "KERNELS", "blocks_of", "layer"]
 
 BLOCKS: Final[tuple[Block, ...]] = (
     attention.BLOCK,

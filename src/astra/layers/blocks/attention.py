@@ -182,12 +182,6 @@ def _score_bytes(shard: Shard, core: Attention) -> Floats:
     return shard.keeps.scores_bytes * core.batch * core.heads * core.seq_q * core.seq_kv
 
 
-def tp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
-    """The projections are column-parallel, the output's is row-parallel."""
-    del kind
-    return column_then_row(model, shard)
-
-
 def hops_of(shard: Shard) -> Floats:
     """How often keys and values go on to the next rank."""
     return (shard.cp - 1).astype(np.float64)
@@ -234,7 +228,7 @@ BLOCK = Block(
     has=_has,
     tensors=tensors,
     operators=operators,
-    sends={"tp": tp_sends, "cp": _cp_sends},
+    sends={"tp": column_then_row, "cp": _cp_sends},
     attention_flops=_flops,
     kernels=_KERNELS,
 )

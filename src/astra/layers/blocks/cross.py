@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from astra.layers.block import Block, LayerKind, Place, Tensor, norm
+from astra.layers.block import Block, LayerKind, Place, Tensor, column_then_row, norm
 from astra.layers.blocks import attention
 from astra.layers.operators import Layer, Shard
 from astra.spec.model import ModelSpec
@@ -34,6 +34,6 @@ BLOCK = Block(
     has=_has,
     tensors=_tensors,
     operators=_operators,
-    sends={"tp": attention.tp_sends},
+    sends={"tp": column_then_row},
     attention_flops=_flops,
 )

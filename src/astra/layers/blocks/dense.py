@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astra.layers.block import Block, LayerKind, Place, Send, Tensor, column_then_row, matrix, norms_each, vector
+from astra.layers.block import Block, LayerKind, Place, Tensor, column_then_row, matrix, norms_each, vector
 from astra.layers.operators import BF16, Gemm, Kept, Layer, Module, Retention, Shard, Stream, join
 from astra.provenance import Floats
 from astra.spec.model import ModelSpec
@@ -101,9 +101,4 @@ def feed_forward(
     )
 
 
-def _tp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
-    del kind
-    return column_then_row(model, shard)
-
-
-BLOCK = Block(name="dense", has=_has, tensors=_tensors, operators=_operators, sends={"tp": _tp_sends})
+BLOCK = Block(name="dense", has=_has, tensors=_tensors, operators=_operators, sends={"tp": column_then_row})

@@ -136,8 +136,7 @@ def _streams(model: ModelSpec, kind: LayerKind, shard: Shard, copies: Floats) ->
 
 def _tp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
     """Routed tokens are split already; shared experts are as a dense feed-forward."""
-    del kind
-    return column_then_row(model, shard) if _moe(model).shared_ffn else []
+    return column_then_row(model, kind, shard) if _moe(model).shared_ffn else []
 
 
 def _ep_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:

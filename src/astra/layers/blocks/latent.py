@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from astra.layers.block import Block, LayerKind, Place, Send, Tensor, matrix, norm
-from astra.layers.blocks.attention import Heads, around_core, keys_per_query, qkv_kept_bytes, ring, rotates, tp_sends
+from astra.layers.block import Block, LayerKind, Place, Send, Tensor, column_then_row, matrix, norm
+from astra.layers.blocks.attention import Heads, around_core, keys_per_query, qkv_kept_bytes, ring, rotates
 from astra.layers.operators import BF16, Gemm, Layer, Module, Shard, Stream
 from astra.spec.model import MLA, ModelSpec
 
@@ -99,6 +99,6 @@ BLOCK = Block(
     has=_has,
     tensors=_tensors,
     operators=_operators,
-    sends={"tp": tp_sends, "cp": _cp_sends},
+    sends={"tp": column_then_row, "cp": _cp_sends},
     attention_flops=_flops,
 )

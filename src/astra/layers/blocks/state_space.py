@@ -139,11 +139,6 @@ def _kept(model: ModelSpec, kind: LayerKind, shard: Shard) -> Kept:
     )
 
 
-def _tp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
-    del kind
-    return column_then_row(model, shard)
-
-
 def _cp_sends(model: ModelSpec, kind: LayerKind, shard: Shard) -> list[Send]:
     """From a part of the sequence to a part of the heads before the convolution, and back after the scan."""
     del kind
@@ -166,7 +161,7 @@ BLOCK = Block(
     has=_has,
     tensors=_tensors,
     operators=_operators,
-    sends={"tp": _tp_sends, "cp": _cp_sends},
+    sends={"tp": column_then_row, "cp": _cp_sends},
     kernels=_KERNELS,
     other_flops=_flops,
 )

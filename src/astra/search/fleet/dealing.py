@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from astra.columns import unique
 from astra.cost.mixed import Wire
 from astra.provenance import Floats
 from astra.spec.mixed import Group
@@ -73,7 +74,7 @@ def _unit_ends(shares: Sequence[BatchShare], low_s: float, high_s: float) -> Flo
     for share in shares:
         first, last = (floor((limit - share.fixed_s) / share.unit_s) for limit in (low_s, high_s))
         found.append(share.fixed_s + share.unit_s * np.arange(max(first, 1), last + 1))
-    return np.unique(np.concatenate(found))
+    return unique(np.concatenate(found))
 
 
 def _within(shares: Sequence[BatchShare], batch: int, seconds: float) -> tuple[int, ...] | None:
