@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from astra.answer import Estimate
 from astra.cost.stage import Gathered
 from astra.evidence.bars import Doubt
+from astra.layers.kinds import layer_kinds
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search.attempts import LEAST_BETTER, Attempt, alternatives, attempts, may_win, roomiest
@@ -122,7 +123,7 @@ def ranked(
     for name in ("params", "graphs"):
         if getattr(job.words, name) != getattr(first.job.words, name):
             fitting = _as_usual(judged, job, fitting, name)
-    return Ranked(attempt, found, searches, fitting, best)
+    return Ranked(attempt, found, searches, _in_fewer_chunks(judged, attempt.job, fitting, found), best)
 
 
 def _best_of_groups(plans: list[Costed]) -> list[Costed]:
@@ -149,6 +150,32 @@ def _as_usual(judged: Judged, usual: Job, plans: list[Costed], name: str) -> lis
         (strategy, result) if _runs(result) and result.step_s <= plan[1].step_s * (1 + LEAST_BETTER) else plan
         for plan, strategy, result in zip(plans, strategies, results, strict=True)
     ]
+
+
+def _in_fewer_chunks(judged: Judged, job: Job, plans: list[Costed], search: SearchOutcome) -> list[Costed]:
+    """Plans of even chunks in as few of them as are no worse worth telling: more are more to send and to wait for."""
+    asked = {strategy: list(_fewer_chunks(judged, job, strategy)) for strategy, _ in plans}
+    tried = [other for others in asked.values() for other in others]
+    if not tried:
+        return plans
+    results = estimate(job, tried, user_rules=judged.rules, timed=search.grids.timed)
+    found = dict(zip(tried, results, strict=True))
+    chosen = [next(
+        ((other, found[other]) for other in asked[strategy]
+         if _runs(found[other]) and judged.by(found[other]) <= judged.by(result) * (1 + LEAST_BETTER)),
+        (strategy, result),
+    ) for strategy, result in plans]  # fmt: skip
+    return sorted(chosen, key=lambda pair: judged.by(pair[1]))
+
+
+def _fewer_chunks(judged: Judged, job: Job, strategy: Strategy) -> Iterator[Strategy]:
+    """The strategy with fewer chunks, fewest first, that still interleave and have as many layers each."""
+    deep, over = divmod(len(layer_kinds(job.model)), strategy.pp)
+    if over or strategy.layers or strategy.schedule != "interleaved":
+        return
+    for chunks in range(2, strategy.vp):
+        if deep % chunks == 0 and judged.restrictions.allows("vp", chunks):
+            yield replace(strategy, vp=chunks)
 
 
 def _runs(result: Estimate) -> bool:
