@@ -5,19 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from astra.answer import Estimate
 from astra.cost.stage import Gathered
-from astra.evidence.bars import Doubt
-from astra.layers.kinds import layer_kinds
+from astra.evidence.bars import UNEQUAL, Doubt
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search.attempts import LEAST_BETTER, Attempt, alternatives, attempts, may_win, roomiest
 from astra.search.bounds import Grids
 from astra.search.detail import estimate
 from astra.search.engine import Candidate, Progress, SearchOutcome, among
+from astra.search.plainer import PlainDeals
 from astra.search.settle import GROUP
 from astra.search.splits import best_splits
 from astra.spec.job import Job
@@ -123,7 +123,7 @@ def ranked(
     for name in ("params", "graphs"):
         if getattr(job.words, name) != getattr(first.job.words, name):
             fitting = _as_usual(judged, job, fitting, name)
-    return Ranked(attempt, found, searches, _in_fewer_chunks(judged, attempt.job, fitting, found), best)
+    return Ranked(attempt, found, searches, _plainer(judged, attempt.job, fitting, found), best)
 
 
 def _best_of_groups(plans: list[Costed]) -> list[Costed]:
@@ -152,30 +152,18 @@ def _as_usual(judged: Judged, usual: Job, plans: list[Costed], name: str) -> lis
     ]
 
 
-def _in_fewer_chunks(judged: Judged, job: Job, plans: list[Costed], search: SearchOutcome) -> list[Costed]:
-    """Plans of even chunks in as few of them as are no worse worth telling: more are more to send and to wait for."""
-    asked = {strategy: list(_fewer_chunks(judged, job, strategy)) for strategy, _ in plans}
-    tried = [other for others in asked.values() for other in others]
-    if not tried:
-        return plans
-    results = estimate(job, tried, user_rules=judged.rules, timed=search.grids.timed)
-    found = dict(zip(tried, results, strict=True))
-    chosen = [next(
-        ((other, found[other]) for other in asked[strategy]
-         if _runs(found[other]) and judged.by(found[other]) <= judged.by(result) * (1 + LEAST_BETTER)),
-        (strategy, result),
-    ) for strategy, result in plans]  # fmt: skip
+def _plainer(judged: Judged, job: Job, plans: list[Costed], search: SearchOutcome) -> list[Costed]:
+    """Plans with their layers dealt as plainly as is no worse worth telling."""
+    deals = PlainDeals(job, judged.restrictions, judged.rules, search.grids.timed, UNEQUAL if judged.upper else 0.0)
+    dealt = [deals.of(strategy, result.step_s) for strategy, result in plans]
+    moved = [other for other, (strategy, _) in zip(dealt, plans, strict=True) if other is not strategy]
+    results = estimate(job, moved, user_rules=judged.rules, timed=search.grids.timed) if moved else []
+    found = dict(zip(moved, results, strict=True))
+    chosen = [
+        (other, found[other]) if other in found and _runs(found[other]) else plan
+        for other, plan in zip(dealt, plans, strict=True)
+    ]
     return sorted(chosen, key=lambda pair: judged.by(pair[1]))
-
-
-def _fewer_chunks(judged: Judged, job: Job, strategy: Strategy) -> Iterator[Strategy]:
-    """The strategy with fewer chunks, fewest first, that still interleave and have as many layers each."""
-    deep, over = divmod(len(layer_kinds(job.model)), strategy.pp)
-    if over or strategy.layers or strategy.schedule != "interleaved":
-        return
-    for chunks in range(2, strategy.vp):
-        if deep % chunks == 0 and judged.restrictions.allows("vp", chunks):
-            yield replace(strategy, vp=chunks)
 
 
 def _runs(result: Estimate) -> bool:
