@@ -35,6 +35,7 @@ class _WorkOptions(TypedDict, total=False):
     lora_rank: Whole
     lora_targets: str
     imbalance: Number
+    packed: Whole
     mtp: Whole
     runtime: str | None
     headroom: Number

@@ -18,8 +18,8 @@ plan rent export import_ load
 """
 CLUSTER = "--gpus --cluster --node"
 WORKLOAD = (
-    "--batch --seq --tokens --precision --optimizer --task --lora-rank --lora-targets --imbalance --mtp --runtime "
-    "--strict"
+    "--batch --seq --tokens --precision --optimizer --task --lora-rank --lora-targets --imbalance --packed --mtp "
+    "--runtime --strict"
 )
 OBJECTIVE = "--objective --budget --deadline"
 MONEY = (
@@ -43,13 +43,13 @@ FLAGS = {
     "rent": (
         "--help --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq --precision "
         "--optimizer --task "
-        f"--lora-rank --lora-targets --imbalance --mtp --runtime --headroom {OBJECTIVE} --rank {MONEY} --save-request "
-        f"--export --pick --export-out --csv --plot --report {OUTPUT}"
+        f"--lora-rank --lora-targets --imbalance --packed --mtp --runtime --headroom {OBJECTIVE} --rank {MONEY} "
+        f"--save-request --export --pick --export-out --csv --plot --report {OUTPUT}"
     ),
     "afford": (
         "--help --ratio --gpus --max-gpus --mixes --known-nodes --assume-network --own --tokens --batch --seq "
-        "--precision --optimizer --task --lora-rank --lora-targets --imbalance --mtp --runtime --headroom "
-        f"{OBJECTIVE} --rank {MONEY} --csv --plot {OUTPUT}"
+        "--precision --optimizer --task --lora-rank --lora-targets --imbalance --packed --mtp --runtime "
+        f"--headroom {OBJECTIVE} --rank {MONEY} --csv --plot {OUTPUT}"
     ),
     "export": "--help --to --out --rank --nearest --overwrite --json --width --debug",
     "import": f"--help --gpus --pick --vocab {BRIEF_OUTPUT}",

@@ -109,14 +109,14 @@ class Oracle:
         if stages == 1:
             return (depth,)
         head = 2 * (model.vocab * model.hidden if model.tied_embeddings else weights_of.head_weights(model).sharded)
-        layer = (weights_of.forward_flops_per_token(model, self.job.workload.seq) - head) / depth
+        layer = (weights_of.forward_flops_per_token(model, self.job.workload.span) - head) / depth
         last = -min((max(ceil((depth - n) / (stages - 1)), n + head / layer), -n) for n in range(depth + 1))[1]
         base, extra = divmod(depth - last, stages - 1)
         return (*[base] * (stages - 1 - extra), *[base + 1] * extra, last)
 
     def by_work(self, stages: int) -> list[tuple[int, ...]]:
         """As balanced, where kinds of layer differ in work or images come first: of equals the one the search takes."""
-        work, front, back = layer_work(self.job.model, self.job.workload.seq)
+        work, front, back = layer_work(self.job.model, self.job.workload.span)
         alike = front == 0 and max(work) <= ALIKE * min(work)
         return [] if stages == 1 or stages > len(work) or alike else [weighted(work, stages, front, back)]
 

@@ -194,6 +194,7 @@ def random_request(seed: int, relative: str = "") -> Request:
         lora_rank=8,
         lora_targets=rng.choice(("all", "attention", "qkv")),
         imbalance=rng.choice((1.0, 1.0, 1.3)),
+        packed=0 if spec.vision else rng.choice((0, 0, seq // 4)),
     )
     job = Job(
         model=spec,

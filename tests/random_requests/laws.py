@@ -335,7 +335,7 @@ def _text(case: Case) -> int:
 
 _ESTIMATED: Final = (
     "model", "gpus", "cluster", "node", "batch", "seq", "precision", "optimizer", "task", "lora_rank", "lora_targets",
-    "imbalance", "mtp", "runtime", "headroom",
+    "imbalance", "packed", "mtp", "runtime", "headroom",
 )  # fmt: skip
 
 

@@ -53,6 +53,7 @@ VALUES: dict[str, list[Any]] = {
     "lora_rank": [np.int8(8)],
     "lora_targets": ["QKV"],
     "imbalance": ["1.3", 2, np.float32(1.5)],
+    "packed": [206, "1k"],
     "mtp": [1, "2"],
     "runtime": ["nanotron"],
     "strategy": ["tp8 pp2", parse_strategy("tp8 pp2 dp1"), None],

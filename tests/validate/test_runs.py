@@ -681,3 +681,22 @@ def test_a_row_without_sizes_is_the_catalogs_model_of_its_name() -> None:
     assert found.strategy.graphs == "partial"  # state spaces are not captured whole
     assert "layers is missing" in str(one(**{**named, "model_name": "Nobody_9"}))
     assert "layers is missing" in str(one(**{**named, "hidden": "2688"}))  # some sizes: not the name alone
+
+
+@pytest.mark.parametrize(
+    ("changes", "packed", "said"),
+    [
+        ({"task": "sft", "framework": "megatron-bridge", "notes": "packed sequences"}, 206, "206 tokens, as in"),
+        ({"task": "lora", "framework": "megatron-bridge", "notes": "Packed to 4096"}, 206, "206 tokens, as in"),
+        ({"task": "sft", "framework": "megatron-bridge", "notes": "packed of samples of 512 tokens"}, 512, ""),
+        ({"task": "sft", "framework": "nemo", "notes": "packed sequences"}, 0, "taken as whole sequences"),
+        ({"framework": "megatron-bridge", "notes": "packed sequences"}, 0, "taken as whole sequences"),
+        ({"task": "sft", "framework": "megatron-bridge"}, 0, ""),
+    ],
+)
+def test_packed_samples_are_as_long_as_told_or_as_in_recipes(changes: dict[str, str], packed: int, said: str) -> None:
+    found = run(**changes)
+    assert found.request.packed == packed
+    rules = [rule for rule in found.filled if "packed" in rule]
+    assert bool(rules) == bool(said)
+    assert all(said in rule for rule in rules)

@@ -142,7 +142,7 @@ def shard_of(job: Job, columns: Columns) -> Shard:
     work = job.workload
     return Shard(
         work.seq, mbs, tp, cp, ep, etp, sp, flash, retention(job), gathered_bytes, job.words, work.imbalance,
-        fuses_experts(job),
+        work.packed, fuses_experts(job),
     )  # fmt: skip
 
 

@@ -50,6 +50,7 @@ class _Split(NamedTuple):
     gathered_bytes: float = 2.0  # per element of a GEMM input or output gradient that ranks gather: 1 in fp8
     does: Words = Words()  # what takes tokens to their experts, and what is launched as a graph
     imbalance: float = 1.0  # work of the fullest expert rank over the mean's
+    packed: int = 0  # tokens of the samples that a sequence is packed of; 0: it is one
     fused_experts: bool = False  # their products add biases, activate and quantise what comes of it
 
 

@@ -361,16 +361,16 @@ def training_flops_per_token(job: Job) -> float:
     """Model FLOPs: three times the forward pass, twice where base weights are frozen (LoRA)."""
     times = 2.0 if job.workload.task == "lora" else 3.0
     model, work = job.model, job.workload
-    more = work.mtp * weights_of.predictor_flops_per_token(model, work.seq) if work.mtp else 0.0
-    return times * (weights_of.forward_flops_per_token(model, work.seq) + more)
+    more = work.mtp * weights_of.predictor_flops_per_token(model, work.span) if work.mtp else 0.0
+    return times * (weights_of.forward_flops_per_token(model, work.span) + more)
 
 
 def recomputed_share(job: Job, row: Row) -> float:
     """Recomputed FLOPs over model FLOPs."""
     strategy = row.strategy
-    forward = weights_of.forward_flops_per_token(job.model, job.workload.seq)
+    forward = weights_of.forward_flops_per_token(job.model, job.workload.span)
     if strategy.recompute == "selective":
-        return weights_of.module_flops_per_token(job.model, strategy.modules, job.workload.seq) / (3 * forward)
+        return weights_of.module_flops_per_token(job.model, strategy.modules, job.workload.span) / (3 * forward)
     if strategy.recompute == "full":
         most = strategy.recompute_layers if strategy.method == "block" else max(row.layout.layers)
         return sum(min(most, count) for count in row.layout.layers) / max(sum(row.layout.layers), 1) / 3

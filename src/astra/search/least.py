@@ -57,5 +57,5 @@ def attention_s(job: Job, gpus: Ints) -> Floats:
     """Attention of a step at the peak of the GPU, on so many GPUs: two products forward, five backward."""
     model, work, device = job.model, job.workload, job.pool.device
     peak = max(device.peak(name) for name in {work.precision, "bf16"} & set(device.flops_per_s))
-    flops = weights_of.attention_flops_per_token(model, work.seq) * work.global_batch * work.seq
+    flops = weights_of.attention_flops_per_token(model, work.span) * work.global_batch * work.seq
     return effects.attention_rate(job.runtime, np.asarray((1 + BACKWARD_FLOPS) * flops / (gpus * peak), np.float64))

@@ -10,13 +10,14 @@ from typing import Final, NamedTuple
 
 from astra.answer import Estimate
 from astra.cost.stage import Gathered
-from astra.evidence.bars import Doubt
+from astra.evidence.bars import UNEQUAL, Doubt
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search.attempts import LEAST_BETTER, Attempt, alternatives, attempts, may_win, roomiest
 from astra.search.bounds import Grids
 from astra.search.detail import estimate
 from astra.search.engine import Candidate, Progress, SearchOutcome, among
+from astra.search.plainer import PlainDeals
 from astra.search.settle import GROUP
 from astra.search.splits import best_splits
 from astra.spec.job import Job
@@ -122,7 +123,7 @@ def ranked(
     for name in ("params", "graphs"):
         if getattr(job.words, name) != getattr(first.job.words, name):
             fitting = _as_usual(judged, job, fitting, name)
-    return Ranked(attempt, found, searches, fitting, best)
+    return Ranked(attempt, found, searches, _plainer(judged, attempt.job, fitting, found), best)
 
 
 def _best_of_groups(plans: list[Costed]) -> list[Costed]:
@@ -149,6 +150,20 @@ def _as_usual(judged: Judged, usual: Job, plans: list[Costed], name: str) -> lis
         (strategy, result) if _runs(result) and result.step_s <= plan[1].step_s * (1 + LEAST_BETTER) else plan
         for plan, strategy, result in zip(plans, strategies, results, strict=True)
     ]
+
+
+def _plainer(judged: Judged, job: Job, plans: list[Costed], search: SearchOutcome) -> list[Costed]:
+    """Plans with their layers dealt as plainly as is no worse worth telling."""
+    deals = PlainDeals(job, judged.restrictions, judged.rules, search.grids.timed, UNEQUAL if judged.upper else 0.0)
+    dealt = [deals.of(strategy, result.step_s) for strategy, result in plans]
+    moved = [other for other, (strategy, _) in zip(dealt, plans, strict=True) if other is not strategy]
+    results = estimate(job, moved, user_rules=judged.rules, timed=search.grids.timed) if moved else []
+    found = dict(zip(moved, results, strict=True))
+    chosen = [
+        (other, found[other]) if other in found and _runs(found[other]) else plan
+        for other, plan in zip(dealt, plans, strict=True)
+    ]
+    return sorted(chosen, key=lambda pair: judged.by(pair[1]))
 
 
 def _runs(result: Estimate) -> bool:

@@ -341,7 +341,7 @@ class Space:
 
 def last_layers(job: Job) -> float:
     """What follows the last layer, in units of an average layer: the head, and layers of multi-token prediction."""
-    head = split.head_layers(job.model, job.workload.seq)
+    head = split.head_layers(job.model, job.workload.span)
     return head + job.workload.mtp * (1 + head)
 
 
@@ -356,7 +356,7 @@ def _splits(job: Job, pp: int, vp: int) -> list[tuple[int, ...]]:
     if equal is not None and not job.runtime.can.uneven:
         return [equal]
     found = [equal, split.split(depth, stages, last_layers(job))]
-    work, front, _ = split.layer_work(model, job.workload.seq)
+    work, front, _ = split.layer_work(model, job.workload.span)
     if 1 < stages <= depth and (front > 0 or max(work) > split.ALIKE * min(work)):
         found.append(split.weighted(work, stages, front, last_layers(job)))
     return list(dict.fromkeys(layers for layers in found if layers is not None))

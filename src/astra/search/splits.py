@@ -194,7 +194,7 @@ def other_ends(layers: Split) -> list[Split]:
 
 def _unequal(job: Job, strategy: Strategy) -> float:
     """What ranks with as much to do each would save of the fullest one's work."""
-    work, front, _ = layer_work(job.model, job.workload.seq)
+    work, front, _ = layer_work(job.model, job.workload.span)
     ends = np.cumsum((0, *layers_of(job, strategy)))
     passed = np.concatenate(([0.0], np.cumsum(work)))[ends]
     chunks = np.diff(passed)

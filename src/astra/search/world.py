@@ -62,7 +62,8 @@ class World(NamedTuple):
         workload = Workload(
             global_batch=_samples(request.batch, length), seq=length, tokens=_tokens(request),
             precision=request.precision, optimizer=request.optimizer, task=request.task, lora_rank=request.lora_rank,
-            lora_targets=request.lora_targets, imbalance=request.imbalance, mtp=request.mtp,
+            lora_targets=request.lora_targets, imbalance=request.imbalance,
+            packed=0 if spec.vision else request.packed, mtp=request.mtp,
         )  # fmt: skip
         runtime, because = (
             usual_runtime(spec, workload, several=len(pools.pools) > 1)
@@ -142,6 +143,8 @@ class World(NamedTuple):
         if isinstance(self.request.batch, int) and work.tokens_per_step > _MOST_TOKENS:
             said = f"--batch {self.request.batch:,} is in samples, {show_count(work.tokens_per_step)} tokens a step"
             notes.append(f"{said}: tokens are written as --batch 4Mtok")
+        if self.request.packed and self.model.vision is not None:
+            notes.append(f"--packed changes nothing: {self.model.name} has images, which nobody packs")
         if work.imbalance > 1 and self.model.moe is None:
             notes.append(f"--imbalance changes nothing: {self.model.name} has no experts")
         if self.runtime.standing_for:

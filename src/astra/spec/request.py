@@ -182,6 +182,12 @@ class PlanRequest(Fielded, frozen=True, kw_only=True):
                      "work of the fullest expert rank over the mean's (1 is balanced)",
                      group="workload")
     ] = 1.0  # fmt: skip
+    packed: Annotated[
+        int, Field(kinds.whole(0, 100_000_000),
+                   "tokens of the samples that each sequence is packed of, where attention stops at their ends: the "
+                   "sum of their squares over their sum, if they differ (0: a sequence is one sample)",
+                   group="workload")
+    ] = 0  # fmt: skip
     mtp: Annotated[int, Field(kinds.whole(0, 64), "multi-token-prediction layers to train", group="workload")] = 0
     runtime: Annotated[
         str | None,

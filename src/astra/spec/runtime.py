@@ -202,6 +202,7 @@ class Usual(Spec, frozen=True, kw_only=True):
     selective: Literal["attention", "half"] = "attention"  # what its selective recompute repeats: half of the layers
     logs: Literal["allocated", "reserved", "device"] = "allocated"  # what is published of it as the peak of memory
     lora_targets: Literal["all", "attention", "qkv"] = "all"  # matrices its recipes adapt
+    packed: int = 0  # tokens of the samples that its recipes pack to fine-tune on; 0: they do not
     zero: int = 0
     sp: bool = False  # with tensor parallelism, and hides its communication
     flash: bool = True

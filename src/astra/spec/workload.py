@@ -34,6 +34,7 @@ class Workload(Spec, frozen=True, kw_only=True):
     lora_targets: Literal["all", "attention", "qkv"] = "all"  # matrices with low-rank adapters
     imbalance: float = 1.0  # work of the fullest expert rank over the mean's
     mtp: int = 0  # multi-token-prediction layers that are trained
+    packed: int = 0  # tokens of the samples that a sequence is packed of, which do not see each other; 0: it is one
 
     def __post_init__(self) -> None:
         check_fields("workload", self)
@@ -43,12 +44,18 @@ class Workload(Spec, frozen=True, kw_only=True):
         check(0 <= self.mtp <= 64, "mtp", self.mtp, "a number of layers from 0 to 64")
         check(1 <= self.imbalance <= 1000, "imbalance", self.imbalance, "1 (balanced experts) or more, such as 1.3")
         check(self.global_batch <= 10_000_000, "batch", self.global_batch, "at most 10,000,000 samples per step")
+        check(0 <= self.packed <= self.seq, "packed", self.packed, f"at most the {self.seq:,} tokens of a sequence")
         check(self.seq <= 100_000_000, "seq", self.seq, "at most 100,000,000 tokens per sample")
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens consumed by one optimizer step."""
         return self.global_batch * self.seq
+
+    @property
+    def span(self) -> int:
+        """Tokens that attention joins: a sequence, or each of the samples it is packed of."""
+        return self.packed or self.seq
 
     @property
     def element_bytes(self) -> int:

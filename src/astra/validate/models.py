@@ -225,6 +225,7 @@ _ACCUMULATED: Final = re.compile(
 )
 _TOKENS: Final = re.compile(r"~?(\d+(?:\.\d+)?)\s*([km]?)\s*tok(?:en)?s?", re.IGNORECASE)
 _THOUSANDS: Final = {"": 1, "k": 2**10, "m": 2**20}  # of a power of two, as batches are
+_PACKED: Final = re.compile(r"\bpacked\b", re.IGNORECASE)
 _SILENT: Final = ("", "unknown", "amp", "mixed", "mixed precision", "n/a", "-")
 
 
@@ -350,3 +351,15 @@ def task_of(stated: str, runtime: Runtime, notes: str, filled: list[str]) -> dic
     whose = "the MLPerf benchmark adapts" if benchmark else f"{runtime.name}'s recipes adapt"
     filled.append(f"adapted matrices not stated: {targets}, which {whose}")
     return {"task": task, "lora_rank": int(rank.group(1)) if rank else 16, "lora_targets": targets}
+
+
+def packing_of(task: str, seq: int, runtime: Runtime, notes: str, filled: list[str]) -> dict[str, Any]:
+    """The samples that sequences are packed of, where a run says that they are; their length as it says, or usual."""
+    if not _PACKED.search(notes):
+        return {}
+    stated = re.search(r"samples of (\d+) tokens", notes)
+    tokens = int(stated.group(1)) if stated else runtime.usual.packed if task != "pretrain" else 0
+    if not stated:
+        usual = f"{tokens} tokens, as in {runtime.name}'s recipes" if tokens else "taken as whole sequences"
+        filled.append(f"length of packed samples not stated: {usual}")
+    return {"packed": min(tokens, seq)} if tokens else {}

@@ -24,7 +24,7 @@ from astra.spec.request import PlanRequest
 from astra.spec.strategy import Strategy
 from astra.validate.cells import Missing, Row, needed, words_of
 from astra.validate.measured import Measured, measured_of
-from astra.validate.models import batch_of, degrees_of, model_in, mtp_of, precision_of, task_of
+from astra.validate.models import batch_of, degrees_of, model_in, mtp_of, packing_of, precision_of, task_of
 from astra.validate.pools import cluster_of
 from astra.validate.strategies import Degrees, RunSettings, runtime_of, strategy_of
 
@@ -111,6 +111,7 @@ def _read(row: Row, identity: str, source: str, requests: dict[tuple[object, ...
     work = {"batch": batch, "seq": seq, "runtime": name}
     work |= precision_of(words_of(row, "precision").lower(), cluster, runtime, filled)
     work |= task_of(words_of(row, "task").lower(), runtime, notes, filled)
+    work |= packing_of(work["task"], seq, runtime, notes, filled)
     work |= mtp_of(words_of(row, "model_name"), model, filled)
     _check(degrees, model, batch)
     request = _request(model, cluster, work, requests)

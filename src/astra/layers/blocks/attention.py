@@ -99,9 +99,11 @@ def around_core(
 
 
 def _core(model: ModelSpec, kind: LayerKind, shard: Shard, heads: Heads, *, crosses: bool) -> Attention:
-    """All of the encoder is seen by attention that crosses."""
+    """All of the encoder is seen by attention that crosses. Unfused kernels mask what packed samples do not see."""
     window = model.window if kind.span == "window" else None
-    span = float(min(window, shard.seq)) if model.chunked and window else float(shard.seq)
+    span: Floats | float = float(min(window, shard.seq)) if model.chunked and window else float(shard.seq)
+    if shard.packed:
+        span = np.where(shard.flash, np.minimum(span, shard.packed), span)
     return Attention(
         name="attention",
         batch=np.asarray(shard.mbs * (shard.seq / span), np.float64),  # chunks are sequences of their own
