@@ -8,7 +8,8 @@ from astra.catalog import hardware
 from astra.catalog.prices import Price, book, is_of
 from astra.money.tags import node_of
 
-# Whole servers whose seller no source says a network of; they are rented one by one.
+# Whole servers whose seller no source says a network of; they are rented one by one. Of Hyperstack's H100 there is a
+# most between virtual machines, and no word of what a job reaches.
 UNTOLD = """
 AWS g7e.48xlarge RTXPRO6000-Blackwell
 GCP g4-standard-384 RTXPRO6000-Blackwell
@@ -27,6 +28,8 @@ Verda 8H200.141S H200-SXM5-141GB
 Verda 4H100.80S H100-SXM5-80GB
 Seeweb ECS3GPU7 L40S
 Seeweb ECS2GPU12 RTXPRO6000-Blackwell
+Hyperstack n3-H100-SXM5x8 H100-SXM5-80GB
+Hyperstack n3-H100x8 H100-PCIe-80GB
 Hyperstack n3-A100-SXM4x8 A100-SXM4-80GB
 Hyperstack n3-A100x8 A100-PCIe-80GB
 RunPod 8x_H100-SXM_SECURE H100-SXM5-80GB
