@@ -8,7 +8,8 @@ from astra.catalog import hardware
 from astra.catalog.prices import Price, book, is_of
 from astra.money.tags import node_of
 
-# Whole servers whose seller no source says a network of; they are rented one by one.
+# Whole servers whose seller no source says a network of; they are rented one by one. Of Hyperstack's H100 there is a
+# most between virtual machines, and no word of what a job reaches.
 UNTOLD = """
 AWS g7e.48xlarge RTXPRO6000-Blackwell
 GCP g4-standard-384 RTXPRO6000-Blackwell
@@ -25,9 +26,18 @@ Lambda gpu_8x_a100_80gb_sxm4 A100-SXM4-80GB
 Lambda gpu_8x_v100 V100-SXM2-16GB
 Verda 8H200.141S H200-SXM5-141GB
 Verda 4H100.80S H100-SXM5-80GB
-Seeweb ECS8GPU10 H200-SXM5-141GB
-Seeweb ECS3GPU8 H100-PCIe-80GB
-Seeweb ECS4GPU7 L40S
+Seeweb ECS3GPU7 L40S
+Seeweb ECS2GPU12 RTXPRO6000-Blackwell
+Hyperstack n3-H100-SXM5x8 H100-SXM5-80GB
+Hyperstack n3-H100x8 H100-PCIe-80GB
+Hyperstack n3-A100-SXM4x8 A100-SXM4-80GB
+Hyperstack n3-A100x8 A100-PCIe-80GB
+RunPod 8x_H100-SXM_SECURE H100-SXM5-80GB
+RunPod 8x_H100_SECURE H100-PCIe-80GB
+RunPod 8x_A100-80GB-SXM_SECURE A100-SXM4-80GB
+RunPod 8x_H200-SXM_SECURE H200-SXM5-141GB
+RunPod 8x_B200_SECURE B200-SXM-180GB
+RunPod 8x_L40S_SECURE L40S
 Denvr (via Shadeform) A100-sxm4-80GBx8 A100-SXM4-80GB
 Yotta 8x_H200 H200-SXM5-141GB
 Yotta 8x_RTX5090 RTX5090

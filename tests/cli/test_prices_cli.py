@@ -42,6 +42,18 @@ def test_a_skypilot_catalog(astra_command: Command, tmp_path: Path) -> None:
     assert prices["us-east-1", "spot"].usd_per_gpu_h == pytest.approx(3.0), "the median of the zones"
 
 
+def test_what_no_region_has_is_left_out_where_others_name_theirs(astra_command: Command, tmp_path: Path) -> None:
+    """SkyPilot lists an instance without a region while its seller has none free anywhere."""
+    row = "ECS{0}GPU10,H200,{0},32,256,,{1},,{2},\n"
+    one, eight = row.format(1, 2.6, "it-fr2"), row.format(8, 20.8, "")
+    source = file(tmp_path, "seeweb.csv", SKY + one + eight)
+    record = astra_command("prices", "import", str(source), "--json").record
+    assert record["left_out"] == {"an instance that no region has": 1}
+    assert [price["gpus"] for price in record["entries"]] == [1]
+    nowhere = astra_command("prices", "import", str(file(tmp_path, "acme.csv", SKY + eight)), "--json").record
+    assert nowhere["left_out"] == {}, "a file without regions says nothing of them"
+
+
 def test_a_catalog_folder_names_the_provider_and_google_prices_are_summed(
     astra_command: Command, tmp_path: Path
 ) -> None:

@@ -174,6 +174,16 @@ def test_narrow_pages_have_the_strategies_too() -> None:
                 assert " ".join(short_form(choice.strategy, choice.as_usual)) in page
 
 
+def test_every_row_says_who_sells_it_on_any_page() -> None:
+    report = asked(gpus="B300,B200,RTXPRO6000", max_gpus=128, money=Money(g_co2_per_kwh=380.0))
+    assert any(choice.cost.kg_co2 is not None for choice in report.front), "the table has all its columns"
+    for width in range(80, 161, 4):
+        rows = [line for line in report.draw(width, full=True).splitlines() if " from " not in line]
+        for choice in report.front:
+            name, seller = choice.name.split(" ", 1)[0], choice.cost.price.provider
+            assert any(name in row and seller in row for row in rows), (width, choice.name)
+
+
 def test_a_region_that_no_offer_names_is_refused(tmp_path: Path) -> None:
     path = listed(tmp_path, "Acme,box,H100,8,eu-west-1,on-demand,2.0,USD,2026-11-01,acme,")
     with pytest.raises(InputError, match=r"regions: got 'mars'"):

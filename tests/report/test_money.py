@@ -104,10 +104,10 @@ def test_a_choice_as_fast_as_the_fastest_and_far_cheaper_is_named() -> None:
 
     report = astra.rent("qwen2.5-1.5b", tokens="10B", batch=48, seq=2048, gpus="H100", max_gpus=8,
                         money=astra.Money(goodput="ideal"))  # fmt: skip
-    first = report.front[0]
+    first = report.role("fastest")
     close = replace(first, name="the twin", roles=[], cost=replace(first.cost, usd=first.cost.usd / 2))
     assert "the twin" not in " ".join(money.advice(report))
-    said = money.advice(replace(report, front=[first, close, *report.front[1:]]))
+    said = money.advice(replace(report, front=[close, *report.front]))
     assert f"the twin is as fast for {show_dollars(first.cost.usd / 2)} less." in " ".join(said)
 
 

@@ -102,6 +102,7 @@ def _plain(text: str, where: str, provider: str, day: dt.date) -> tuple[Price, .
 def _skypilot(text: str, where: str, provider: str, day: dt.date) -> ImportedPrices:
     rows = list(_rows(text, where))
     machines = {_at(row): row for _, row in rows if not row["AcceleratorName"].strip()}
+    by_region = any(row["Region"].strip() for _, row in rows)
     seen: dict[tuple[str, str, int, str, Market], list[float]] = {}
     left_out: dict[str, int] = {}
     for line, row in rows:
@@ -115,8 +116,15 @@ def _skypilot(text: str, where: str, provider: str, day: dt.date) -> ImportedPri
             machine = machines.get(_at(row, instance))
         for column in ("InstanceType", "Region"):
             check_name(f"{where}: line {line}, column {column}", row[column].strip(), empty=True)
-        if gpu is None or (machine is None and not row["InstanceType"].strip()):
-            reason = f"unknown GPU {as_name(name)}" if gpu is None else "a GPU priced without its instance"
+        if gpu is None:
+            reason = f"unknown GPU {as_name(name)}"
+        elif machine is None and not row["InstanceType"].strip():
+            reason = "a GPU priced without its instance"
+        elif by_region and not row["Region"].strip():
+            reason = "an instance that no region has"  # the others of the file name theirs
+        else:
+            reason = ""
+        if gpu is None or reason:
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
         for market, column in _MARKETS.items():

@@ -85,8 +85,7 @@ class StageWork(NamedTuple):
     sends: Ints  # of a micro-batch to other ranks, there and back
     p2p_s: Floats  # [mesh] one activation to the next stage
     p2p_source: Codes  # [mesh]
-    in_flight: Ints  # (micro-batch, chunk) pairs alive
-    ahead: Ints  # the same on the last rank of that kind: forwards up to its first backward
+    ahead: Ints  # (micro-batch, chunk) pairs alive on the last rank of that kind: forwards up to its first backward
     microbatches: Ints  # [mesh]
 
 
@@ -106,7 +105,6 @@ class StageCosts(NamedTuple):
     sends: Ints
     p2p_s: Floats
     p2p_source: Codes
-    in_flight: Ints
     ahead: Ints
     microbatches: Ints
     alive: Floats  # micro-batches through all of a rank's layers that weigh as much as its pairs in flight
@@ -189,7 +187,6 @@ def _work(job: Job, meshes: Meshes, gathered: Gathered, table: StageKinds, times
     tp, cp, dp, pp = (columns[name] for name in ("tp", "cp", "dp", "pp"))
     microbatches = job.workload.global_batch // (dp * columns["mbs"])
     p2p_s, p2p_source = p2p(job, gathered.shard.stream_tokens[gathered.place], tp * cp * dp, pp)
-    in_flight, ahead = _in_flight(table, columns, microbatches)
     return StageWork(
         forward_s=times.forward,
         backward_s=times.backward,
@@ -204,8 +201,7 @@ def _work(job: Job, meshes: Meshes, gathered: Gathered, table: StageKinds, times
         sends=table.sends,
         p2p_s=np.where(pp > 1, p2p_s, 0.0),
         p2p_source=np.broadcast_to(p2p_source, pp.shape),
-        in_flight=in_flight,
-        ahead=ahead,
+        ahead=_in_flight(table.until, columns, microbatches),
         microbatches=microbatches,
     )
 
@@ -219,10 +215,11 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     memory, held = StageMemory(job, gathered, table), _held(job, gathered, table)
     shards, expert_shards = shard_groups(job, columns, expert_groups(columns)[0])
     whole, checkpoint, largest = memory.layers("whole"), memory.layers("checkpoint"), memory.largest("whole")
-    alive = _alive(job, meshes, table, work, every_rank)
+    in_flight = np.maximum(_in_flight(table.rank, columns, work.microbatches), work.ahead)  # on the fullest of a kind
+    alive = _alive(job, meshes, table, in_flight, work.microbatches, every_rank=every_rank)
     graphed = graph_bytes(job, checkpoint, alive)
     end_bytes = job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
-    ends = np.where(pp > 1, end_bytes, 0.0)[:, None] * (2.0 + effects.keeps_outputs(job.runtime, work.in_flight))
+    ends = np.where(pp > 1, end_bytes, 0.0)[:, None] * (2.0 + effects.keeps_outputs(job.runtime, in_flight))
     return StageCosts(
         *work,
         alive=alive,
@@ -277,23 +274,23 @@ def host_s_per_byte(job: Job) -> float:
     return float(host_transfer_s(job.pool.device, np.ones(1), both_ways=True).seconds[0])
 
 
-def _in_flight(table: StageKinds, columns: Columns, microbatches: Ints) -> tuple[Ints, Ints]:
-    """(Micro-batch, chunk) pairs alive on the fullest rank of a kind, its first or its last, and on its last."""
+def _in_flight(ranks: Ints, columns: Columns, microbatches: Ints) -> Ints:
+    """(Micro-batch, chunk) pairs alive on some ranks."""
     shape = {"p": columns["pp"][:, None], "v": columns["vp"][:, None], "m": microbatches[:, None]}
-    ends = np.concatenate((table.rank, table.until), axis=1)
-    first, last = np.split(in_flight_chunks(columns["schedule"][:, None], **shape, rank=ends), 2, axis=1)
-    return np.maximum(first, last), last
+    return in_flight_chunks(columns["schedule"][:, None], **shape, rank=ranks)
 
 
-def _alive(job: Job, meshes: Meshes, table: StageKinds, work: StageWork, every_rank: bool) -> Floats:
+def _alive(
+    job: Job, meshes: Meshes, table: StageKinds, in_flight: Ints, microbatches: Ints, *, every_rank: bool
+) -> Floats:
     """What is in flight as micro-batches through all of a rank's layers: its chunks do not all hold as many."""
     columns, vp = meshes.columns, meshes.columns["vp"][:, None]
-    alive = np.asarray(work.in_flight / vp, np.float64)
+    alive = np.asarray(in_flight / vp, np.float64)
     uneven = (table.chunk_layers * vp != table.counts.sum(axis=-1)).any(axis=1)
-    rows = np.flatnonzero(uneven & legal(columns["schedule"], p=columns["pp"], v=columns["vp"], m=work.microbatches))
+    rows = np.flatnonzero(uneven & legal(columns["schedule"], p=columns["pp"], v=columns["vp"], m=microbatches))
     if not len(rows):
         return alive
-    sizes = [column[rows] for column in (columns["schedule"], columns["pp"], work.microbatches)]
+    sizes = [column[rows] for column in (columns["schedule"], columns["pp"], microbatches)]
     first, place = distinct(*sizes)
     few = zip(*(column[first].tolist() for column in sizes), strict=True)
     count = np.array([enough_microbatches(SCHEDULES[code], pp, m) for code, pp, m in few])[place]

@@ -17,7 +17,7 @@ from astra.partition.problem import Effort
 from astra.rules.restrictions import Restrictions
 from astra.search.counts import are_plain, best_on
 from astra.search.front import Refined, estimates, refine
-from astra.search.offers import FoundOffer, FrontSearch, JobOf
+from astra.search.offers import FoundOffer, FrontSearch, JobOf, Spaces
 from astra.search.words import said, settled
 from astra.spec.money import Money
 from astra.spec.strategy import Strategy
@@ -56,6 +56,7 @@ class _Leftover:
         self.found, self.before = list(found), len(found)
         self.job_of, self.options, self.upper = job_of, options, upper
         self.effort, self.notes = Effort(MOST_REMARKED), list[str]()
+        self.whole, self.plain = Spaces(), Spaces(hopeful=are_plain)
 
     def best(self, offer: Offer, gpus: int) -> FoundOffer | None:
         """An offer in a count with its best strategy."""
@@ -69,8 +70,8 @@ class _Leftover:
         step_s, strategy = self._as_elsewhere(offer, gpus)
         with self.effort.part(1 / 2):
             job, sure = self.job_of(offer, gpus), strategy is not None or len(self.found) > self.before
-            plain = are_plain if job.model.moe is not None else None
-            by_count = best_on(job, self.effort, upper=self.upper, found=sure, below=step_s, hopeful=plain)
+            space = (self.whole if job.model.moe is None else self.plain).of(job, np.array([gpus]))
+            by_count = best_on(job, space, self.effort, upper=self.upper, found=sure, below=step_s)
         if by_count.strategies[0] is not None and by_count.step_s[0] < step_s:
             step_s, strategy = float(by_count.step_s[0]), by_count.strategies[0]
         least_s = float(by_count.open_s[0])

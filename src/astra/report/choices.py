@@ -42,10 +42,10 @@ def front_table(front: Sequence[tuple[int, Choice]], width: int, by: str, *, ene
 
     What was chosen and is not on it, as where energy is the goal, has no place.
     """
-    wide, roomy = width >= WIDE, width >= 96
+    wide, roomy, ranges = width >= WIDE, width >= (120 if energy else 96), width >= (92 if energy else 76)
     grid = energy and any(choice.cost.kg_co2 is not None for _, choice in front)
     ideal = by == "expected" and wide and not energy and any(choice.cost.expected for _, choice in front)
-    heads = ["from", *["$/GPU-h", "network"] * roomy, "time", "cost", *["range"] * (width >= 76), *["ideal"] * ideal]
+    heads = ["from", *["$/GPU-h", "network"] * roomy, "time", "cost", *["range"] * ranges, *["ideal"] * ideal]
     heads += ["MWh"] * energy + ["t CO2"] * grid + ["strategy"] * wide
     numbered = width >= 80
     columns = [("", "left"), *[("#", "right")] * numbered, ("GPUs", "left")]

@@ -124,7 +124,7 @@ def advice(report: RentReport) -> list[str]:
         if choice.name not in seen:
             names = [name for name in ("cheapest", "knee", "fastest") if name in choice.roles]
             shown = " and ".join("best trade" if name == "knee" else name for name in names)
-            almost = _almost_as_fast(report, choice) if role == "fastest" else ""
+            almost = _almost_as_fast(report, choice) if "fastest" in names else ""
             out.append(f"{shown[:1].upper()}{shown[1:]}: {_said(choice, report.judged_by)}{almost}.")
             seen.add(choice.name)
     return [*out, *map(own_words, report.own)]

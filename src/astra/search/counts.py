@@ -202,11 +202,10 @@ def are_plain(columns: Columns) -> Bools:
 
 
 def best_on(
-    job: Job, effort: Effort, *, upper: bool, found: bool = False, below: float = np.inf,
-    hopeful: Hopeful | None = None,
-) -> BestByCount:  # fmt: skip
-    """The best strategy on the GPUs of a job alone with a step below some, as ``CountSearch.go_on`` finds it."""
-    table = tabulate(job, CountSpace(job, np.array([job.pool.gpus]), hopeful=hopeful), effort)
+    job: Job, space: CountSpace, effort: Effort, *, upper: bool, found: bool = False, below: float = np.inf
+) -> BestByCount:
+    """The best strategy in a space with a step below some, as ``CountSearch.go_on`` finds it."""
+    table = tabulate(job, space, effort)
     search = CountSearch(job, table, lambda best_s: np.full(len(best_s), below), effort, upper=upper)
     return search.go_on(found=found)
 

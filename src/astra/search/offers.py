@@ -27,6 +27,7 @@ from astra.search.counts import (
     CountSearch,
     CountSpace,
     CountTable,
+    Hopeful,
     Limits,
     are_plain,
     compute_bound_s,
@@ -107,6 +108,22 @@ class OfferSearch:
         return self.step_of(first_dominated(self.usd_per_s, times, dollars, self.least_usd) * (1 + ROUNDING))
 
 
+class Spaces:
+    """The grids of some counts, made once for all jobs that have the same."""
+
+    def __init__(self, restrictions: Restrictions | None = None, hopeful: Hopeful | None = None) -> None:
+        self._restrictions, self._hopeful, self._known = restrictions, hopeful, list[CountSpace]()
+
+    def of(self, job: Job, counts: Ints) -> CountSpace:
+        """Those of a job."""
+        same = (known.of(job, counts) for known in self._known)
+        found = next((space for space in same if space is not None), None)
+        if found is None:
+            found = CountSpace(job, counts, self._restrictions, self._hopeful)
+            self._known.append(found)
+        return found
+
+
 class FrontSearch:
     """The state of one search: the front so far, and what was done."""
 
@@ -118,7 +135,7 @@ class FrontSearch:
         self._most_s = most_s  # a run that takes longer is of no interest
         self._job_of, self._options, self._restrictions = job_of, options, restrictions or Restrictions()
         self._effort = effort or Effort()
-        self._spaces: list[CountSpace] = []
+        self._spaces = Spaces(self._restrictions)
         self._tables: dict[str, list[CountTable]] = {}  # by GPU: bounds that hold in any node, without the parts
         self._floors = SharedFloors()
         self._least_s: dict[int, Floats] = {}  # by offer
@@ -225,7 +242,7 @@ class FrontSearch:
         if not len(counts):
             self.passed += 1
             return None
-        table = tabulate(job, self._space(job, counts), self._effort)
+        table = tabulate(job, self._spaces.of(job, counts), self._effort)
         bounds = table._replace(bound_s=compute_bound_s(job, table), gathered=table.gathered._replace(parts={}))
         self._tables.setdefault(job.pool.device.name, []).append(bounds)
         return table
@@ -259,14 +276,6 @@ class FrontSearch:
         """By count, the step from which the front so far is better, or the run too long."""
         dominated_s = offer_search.dominated_s(self.times, self.dollars)
         return np.minimum(dominated_s, offer_search.step_of(self._most_s * (1 + ROUNDING)))
-
-    def _space(self, job: Job, counts: Ints) -> CountSpace:
-        for known in self._spaces:
-            same = known.of(job, counts)
-            if same is not None:
-                return same
-        self._spaces.append(CountSpace(job, counts, self._restrictions))
-        return self._spaces[-1]
 
     def add_counts(self, offer_search: OfferSearch, by_count: BestByCount) -> None:
         """Keep what was found for some counts of an offer."""
