@@ -10,7 +10,7 @@ import astra
 
 SOURCE = Path(astra.__file__).parent
 LAYERS = (
-    ("__init__", "units", "errors", "provenance"),
+    ("__init__", "units", "errors", "provenance", "interrupts"),
     ("files", "atomic", "journal"),
     ("spec",),
     ("columns", "answer", "options"),

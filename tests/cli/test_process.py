@@ -45,6 +45,13 @@ def test_a_full_disk_on_stdout() -> None:
     assert ended.stderr.count(b"\n") == 1
 
 
+def test_a_full_disk_on_stderr_changes_no_exit_code() -> None:
+    for words, code in ((("plan", "llama-2-7b", "--gpus", "x"), 2), (("catalog", "gpus"), 0)):
+        with open("/dev/full", "wb") as full:
+            ended = subprocess.run([*COMMAND, *words], stdout=subprocess.PIPE, stderr=full, check=False, timeout=60)
+        assert ended.returncode == code
+
+
 @pytest.mark.skipif(os.name != "posix", reason="pipes end differently there")
 def test_a_reader_that_goes_away_is_no_error_message() -> None:
     reader, writer = os.pipe()

@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -43,16 +44,24 @@ def fuzz(name: str, seconds: int) -> dict[str, Any]:
     words += [f"-max_total_time={seconds}", f"-timeout={HUNG_S}", f"-rss_limit_mb={MOST_MB}"]
     words += [f"-report_slow_units={HUNG_S}"]
     words += [f"-max_len={MOST_BYTES}", "-verbosity=0", f"-artifact_prefix={FOUND / name}-"]
+    used = _children_s()
     done = subprocess.run(
         words, cwd=ROOT, capture_output=True, text=True, errors="replace", env=_environment(), check=False
     )
+    cpu_s = _children_s() - used
     row: dict[str, Any] = {"inputs": 0, "refused": 0}
     if report.exists():
         row = json.loads(report.read_text(encoding="utf-8"))
     found = sorted({path.name for path in FOUND.iterdir()} - before)
     if done.returncode != 0 and not found:
         found = [f"{name}: ended with {done.returncode}: {done.stderr[-2000:]}"]
-    return row | {"seconds": seconds, "kept": len(list(corpus.iterdir())), "found": found}
+    return row | {"seconds": seconds, "cpu_s": round(cpu_s, 1), "kept": len(list(corpus.iterdir())), "found": found}
+
+
+def _children_s() -> float:
+    """Processor time of the processes that have ended: what a target had of the seconds it was given."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _environment() -> dict[str, str]:
@@ -66,6 +75,7 @@ def _save(path: Path, rows: dict[str, dict[str, Any]]) -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "inputs": sum(row["inputs"] for row in rows.values()),
         "seconds": sum(row["seconds"] for row in rows.values()),
+        "cpu_s": round(sum(row["cpu_s"] for row in rows.values())),
         "targets": rows,
     }
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []

@@ -11,7 +11,7 @@ import contextlib
 import json
 import math
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from random import Random
@@ -63,7 +63,11 @@ class Outcome(NamedTuple):
 def judged(number: int) -> Outcome:
     """Draw a request by its number, answer it, and check the answer."""
     draw = Random(number)
-    asked = drawn(draw)
+    return judge(drawn(draw), draw)
+
+
+def judge(asked: Asked, draw: Random) -> Outcome:
+    """Answer a request, and check the answer."""
     reply, laws = ask(asked), dict[str, int]()
     try:
         if reply.code == 0:
@@ -300,13 +304,18 @@ def _unbeaten(case: Case) -> int:
             legal.append(strategy)
     own, *others = estimate(job, [best, *legal], user_rules=world.rules)
     assert math.isclose(own.step_s, first["estimate"]["step_s"], rel_tol=1e-9), "its text has another step time"
-    best_s = case.ranked_s(first["estimate"])
+    held(case, others)
+    return len(legal)
+
+
+def held(case: Case, others: Sequence[Estimate]) -> None:
+    """None of some strategies is better than the plan."""
+    best_s = case.ranked_s(case.record["plans"][0]["estimate"])
     for result in others:
-        exact = _searched(job, parse_strategy(result.strategy))
+        exact = _searched(case.world.job, parse_strategy(result.strategy))
         other_s = case.ranked_s(msgspec.to_builtins(result))
         beaten = result.fits and other_s < best_s * (1 - (SLACK if exact else POLISHED))
         assert not beaten, f"{result.strategy} is better than the plan: {other_s} under {best_s}"
-    return len(legal)
 
 
 def _usual(job: Job, strategy: Strategy | None) -> Strategy | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from multiprocessing import get_context
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,13 +17,18 @@ import pytest
 import astra
 from astra.catalog import runtimes
 from astra.money.objectives import OBJECTIVES
+from astra.search.detail import estimate
 from astra.spec.request import FIELDS
+from astra.spec.strategy import parse_strategy
 from astra.spec.workload import PRECISIONS, TASKS
 from tests.random_requests.asking import VERBS, ask
 from tests.random_requests.drawing import KINDS, SPELLINGS, Asked, drawn
-from tests.random_requests.laws import ANSWERS, LAWS, Case, Record, check, judged, refused
+from tests.random_requests.laws import ANSWERS, LAWS, Case, Record, check, held, judge, judged, refused
 
 NUMBERS = range(40)
+RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "random_laws.json"
+BETTER = re.compile(r"AssertionError: (.*) is better than the plan")
+_VERBS = {kind: kind if kind in VERBS else "plan" for kind in KINDS}
 
 
 def test_random_requests_keep_the_laws() -> None:
@@ -44,6 +51,27 @@ def test_every_field_and_name_is_drawn() -> None:
     for name, values in known.items():
         assert {str(each.get(name)) for each in fields} >= {*values}, name
     assert {name for each in fields for name in each} >= {*FIELDS} - {"known_nodes", "assume_network", "own"}
+
+
+# What broke a law once, but for clusters of one's own, which the record leaves out.
+BROKE = [
+    broken
+    for run in json.loads(RECORD.read_text(encoding="utf-8"))["runs"]
+    for broken in run["broken"]
+    if "cluster" not in broken["asked"]
+]
+
+
+@pytest.mark.parametrize("broken", BROKE, ids=lambda broken: str(broken["number"]))
+def test_what_broke_a_law_keeps_it_now(broken: Record) -> None:
+    words, own = broken["asked"], isinstance(broken["asked"], list)
+    asked = Asked(broken["kind"], words[0] if own else _VERBS[broken["kind"]], {} if own else words, broken["spelled"],
+                  tuple(words) if own else ())  # fmt: skip
+    assert judge(asked, Random(broken["number"])).fault == ""
+    found = BETTER.match(broken["fault"])
+    if found:
+        case = Case(ask(asked).record, Random(1))
+        held(case, estimate(case.world.job, [parse_strategy(found[1])], user_rules=case.world.rules))
 
 
 @cache

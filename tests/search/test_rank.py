@@ -11,7 +11,10 @@ from astra.api import make_job
 from astra.evidence.bars import Doubt
 from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.search.detail import estimate
+from astra.search.doubts import doubt_of
 from astra.search.engine import search
+from astra.search.world import World
+from astra.spec.request import read_request
 
 TRODDEN = [
     ("llama-3-70b", "64xH100", 1024, 8192),
@@ -76,3 +79,21 @@ def test_no_plan_hides_exchanges_of_layers_that_are_recomputed_in_full() -> None
     asked: dict[str, Any] = {"gpus": "16xL4", "batch": 16, "seq": 32768, "runtime": "megatron-bridge"}
     found = astra.plan("qwen3-30b-a3b", **asked, rank="expected")
     assert all(plan.estimate.legal and plan.estimate.fits for plan in found.plans)
+
+
+@pytest.mark.parametrize("asked", [
+    {"model": "qwen3-1.7b", "gpus": "2xMI250X-GCD", "batch": 128, "seq": 2048, "precision": "fp16",
+     "fix": ["pp=2", "vp=2"]},
+    {"model": "gpt-2-large", "gpus": "8xA10G", "batch": 8, "seq": 1024, "minimum": ["pp=2"]},
+])  # fmt: skip
+def test_a_search_doubts_what_it_finds_as_an_estimate_does(asked: dict[str, Any]) -> None:
+    """Layers that are dealt unequally are doubted also where there is an equal number for each chunk."""
+    world = World.of(read_request("plan", asked))
+    found = search(world.job, world.restrictions, keep=20, doubt=Doubt(world.job))
+    assert any(len(set(one.strategy.layers)) > 1 for one in found.candidates)
+    results = estimate(world.job, [one.strategy for one in found.candidates])
+    for one, result in zip(found.candidates, results, strict=True):
+        assert one.step_s == pytest.approx(result.step_s)
+        assert one.step_s * doubt_of(Doubt(world.job), one.strategy) == pytest.approx(result.step_s_range.high)
+    uppers = [result.step_s_range.high for result in results]
+    assert uppers == pytest.approx(sorted(uppers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -130,6 +131,23 @@ def test_a_worker_that_dies_is_replaced() -> None:
         return (await workers.answer("b", b"0")).status
 
     assert tried(scene, ServeLimits(workers=1)) == 200
+
+
+def test_nothing_is_started_or_left_over_by_who_stops_in_the_middle() -> None:
+    async def scene(workers: Workers) -> None:
+        asked = [asyncio.create_task(workers.answer(f"{n}", LONG)) for n in range(2)]
+        await asyncio.sleep(0.1)
+        asked[0].cancel()
+        await asyncio.sleep(0.1)  # it is being given up
+        asked[1].cancel()  # and this one will be, when all have ended
+        workers.stop()
+        await asyncio.wait(asked)
+        await asyncio.sleep(0.5)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert [child for child in multiprocessing.active_children() if child not in before] == []
+
+    before = multiprocessing.active_children()
+    tried(scene, ServeLimits(workers=2))
 
 
 def test_the_same_question_is_answered_once_even_at_the_same_time() -> None:

@@ -97,8 +97,9 @@ def _error_record(arguments: list[str], kind: str, error: Exception, exit_code: 
 
 
 def _say(message: str) -> None:
-    if sys.stderr is not None:
-        print(f"astra: {visible_lines(message)}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody can be told, but for the exit code
+        if sys.stderr is not None:
+            print(f"astra: {visible_lines(message)}", file=sys.stderr, flush=True)
 
 
 def _drop_stdout() -> None:

@@ -18,7 +18,7 @@ from astra.layers.block import LayerKind
 from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Shard
 from astra.layers.split import Place, StageKinds, kinds, stack, stage_kind_of_rank, stages
-from astra.provenance import Floats, Ints
+from astra.provenance import Bools, Floats, Ints
 from astra.schedule.registry import find
 from astra.schedule.simulator import most_alive
 from astra.spec.job import Job
@@ -287,6 +287,7 @@ class Layouts(tuple[Layout, ...]):
     """The layouts of a space; their stages are worked out once."""
 
     _kinds_of_rank: Ints
+    _unequal: Bools
     _stages: dict[bool, StageKinds]
     _alive: dict[tuple[int, str, int, bool], Floats]
 
@@ -297,6 +298,13 @@ class Layouts(tuple[Layout, ...]):
         if every_rank not in self._stages:
             self._stages[every_rank] = stack([stages(model, *layout, every_rank) for layout in self])
         return self._stages[every_rank]
+
+    @property
+    def unequal(self) -> Bools:
+        """Whether the chunks of each have unequal layers."""
+        if not hasattr(self, "_unequal"):
+            self._unequal = np.array([len(set(each.layers)) > 1 for each in self], dtype=bool)
+        return self._unequal
 
     def kinds_of_rank(self, model: ModelSpec) -> Ints:
         """How many kinds of rank each layout has, [layout]."""

@@ -64,6 +64,11 @@ class Meshes(NamedTuple):
     def __len__(self) -> int:
         return len(self.layout)
 
+    @property
+    def with_unequal(self) -> Columns:
+        """The columns, and whether chunks have unequal layers."""
+        return {**self.columns, "unequal": self.layouts.unequal[self.layout]}
+
     def take(self, rows: Ints | Bools) -> Meshes:
         """Some of the rows."""
         return Meshes({name: column[rows] for name, column in self.columns.items()}, self.layout[rows], self.layouts)

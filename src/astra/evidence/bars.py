@@ -278,7 +278,8 @@ class Doubt:
             self._factors[new] = np.exp(bars[kind, length])
         if "vp" not in columns:  # any number of chunks
             return np.asarray(self._factors[keys])
-        return np.asarray(self._factors[keys] * (1 + UNEQUAL * (self._depth % (columns["pp"] * columns["vp"]) > 0)))
+        unequal = columns.get("unequal", self._depth % (columns["pp"] * columns["vp"]) > 0)  # layers, if they are known
+        return np.asarray(self._factors[keys] * (1 + UNEQUAL * unequal))
 
     def of_each(self, columns: Mapping[str, Column], zero: Ints, offload: Ints) -> Floats:
         """[row, sharding]: the same with each ZeRO stage and offload."""

@@ -15,6 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Final, NamedTuple, Protocol
 
+from astra.interrupts import start
 from astra.questions.answering import answered, lost
 from astra.questions.declared import Question
 from astra.spec.request import PlanRequest
@@ -87,7 +88,7 @@ class _Process:
             os.environ.setdefault(name, "1")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, answering), daemon=True)  # type: ignore[attr-defined]
-        self.process.start()
+        start(self.process)  # the study ends it
         theirs.close()
         self.asked: _Attempted | None = None
 
@@ -176,7 +177,7 @@ def _ending(code: int | None) -> str:
 
 def _work(pipe: Connection, answering: Answering) -> None:
     """Answer until the study goes away."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the study ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as ``start`` does where it can
     with suppress(EOFError, OSError):
         while True:
             key, request = pipe.recv()

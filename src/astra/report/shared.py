@@ -47,10 +47,9 @@ def fleet_parts(report: FleetReport, columns: int) -> list[Part]:
 
 def about(report: FleetReport) -> str:
     """When all is done, for how much, on what."""
-    return (
-        f"all done after {show_seconds(report.end_s)} for {show_dollars(report.usd)}; {len(report.jobs)} jobs on "
-        f"{' + '.join(f'{pool.gpus} {pool.gpu}' for pool in report.pools)}; {report.planned} plans"
-    )
+    jobs, plans = _several(len(report.jobs), "job"), _several(report.planned, "plan")
+    pools = " + ".join(f"{pool.gpus} {pool.gpu}" for pool in report.pools)
+    return f"all done after {show_seconds(report.end_s)} for {show_dollars(report.usd)}; {jobs} on {pools}; {plans}"
 
 
 def cells(job: SharedJob) -> list[str]:
@@ -89,6 +88,10 @@ def _runs(numbers: list[int]) -> list[list[int]]:
 def ranges(numbers: list[int]) -> str:
     """Whole numbers in order as ``0-7, 12``."""
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in _runs(numbers))
+
+
+def _several(count: int, word: str) -> str:
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
 def use(pool: PoolUse) -> str:

@@ -306,8 +306,8 @@ class CountSearch(Leaders):
         place, parts = table.place[at], table.gathered.take(at)
         bound_s = step.least_seconds(self.job, work_bound_s(self.job, meshes, parts), table.waits[place])
         rows = np.flatnonzero(bound_s * (self._least_s[at] / table.bound_s[at]) * _LOOSE < self.limit_s(place))
-        some = {name: column[rows] for name, column in meshes.columns.items()}
-        doubts = self._doubts.of_each(some, self.space.shardings, place[rows])
+        some = meshes.take(rows)
+        doubts = self._doubts.of_each(some.with_unequal, self.space.shardings, place[rows])
         bound_s = bound_s[rows] * doubts.min(axis=1)
         near = np.flatnonzero(bound_s < self.limit_s(place[rows]))
         if not len(near):  # most of them are too slow, whatever they hold
@@ -373,7 +373,7 @@ class CountSearch(Leaders):
         """
         shardings = self.space.shardings
         waits = self.table.waits[place]  # the job is that of the largest count
-        doubts = self._doubts.of_each(meshes.columns, shardings, place)
+        doubts = self._doubts.of_each(meshes.with_unequal, shardings, place)
         result = evaluate(self.job, meshes, costs, recomputes, shardings, waits, held)
         result = result._replace(bound_s=result.bound_s * doubts[:, None, :])
         if self.space.late_rules:

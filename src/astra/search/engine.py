@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import cross, distinct, from_strategy, joined, take
+from astra.columns import cross, distinct, joined, take
 from astra.cost import memory, step
 from astra.cost.pipeline import mesh_bound_s, work_bound_s
 from astra.cost.recompute import UNSAVED, Recomputes
@@ -29,6 +29,7 @@ from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search.bounds import Grids, grid_bound_s, layers_may_fit
+from astra.search.doubts import doubt_of
 from astra.search.settle import (
     FIRST_GRIDS,
     GROUP,
@@ -146,7 +147,7 @@ class Leaders:
         shardings = self.space.shardings
         if self._doubt is None:
             return np.ones((len(meshes), len(shardings)))
-        return self._doubt.of_each(meshes.columns, shardings.zero, shardings.offload)
+        return self._doubt.of_each(meshes.with_unequal, shardings.zero, shardings.offload)
 
     def least_doubt(self, rows: Ints) -> Floats:
         """The least factor of any strategy of some grids."""
@@ -172,7 +173,7 @@ class Leaders:
         return kind, least.reshape(len(first), -1)
 
     def _doubted(self, strategy: Strategy) -> float:
-        return 1.0 if self._doubt is None else float(self._doubt.of(from_strategy(strategy))[0])
+        return 1.0 if self._doubt is None else doubt_of(self._doubt, strategy)
 
     def limit_s(self, groups: Ints) -> Floats:
         """The step time a strategy of each group must beat."""

@@ -10,6 +10,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Final
 
+from astra.interrupts import start
+
 if TYPE_CHECKING:
     from astra.serve.answers import Document
 
@@ -39,7 +41,7 @@ class Worker:
             spawning = multiprocessing.get_context("spawn")
             self._ours, theirs = spawning.Pipe()
             self._process = spawning.Process(target=work, args=(theirs, memory_bytes), daemon=True)
-        self._process.start()
+        start(self._process)  # the server ends it
         theirs.close()
 
     def ask(self, kind: str, body: bytes) -> Document:
@@ -60,7 +62,7 @@ class Worker:
 
 def work(pipe: Connection, memory_bytes: int) -> None:
     """Answer until the server goes away."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as ``start`` does where it can
     from astra.serve.answers import JSON, Document, answered, warm_up  # noqa: PLC0415 - in the worker alone
 
     _bound_memory(memory_bytes)

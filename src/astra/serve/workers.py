@@ -43,6 +43,7 @@ class Workers:
         self._waiting = 0
         self._kept = KeptAnswers(limits.kept_bytes)
         self._ending: set[asyncio.Task[None]] = set()
+        self._stopped = False
 
     def start(self) -> None:
         """Start them; they load the planner while the first page is shown."""
@@ -55,7 +56,10 @@ class Workers:
         self._idle.put(worker)
 
     def stop(self) -> None:
-        """End them all."""
+        """End them all; none is started any more."""
+        self._stopped = True
+        for task in self._ending:
+            task.cancel()
         for worker in self._all:
             worker.end()
         self._all.clear()
@@ -104,6 +108,9 @@ class Workers:
 
     def _meanwhile(self, work: Coroutine[None, None, None]) -> None:
         """Done whether or not the client that it began with still waits: no worker is ever lost."""
+        if self._stopped:
+            work.close()
+            return
         task = asyncio.get_running_loop().create_task(work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)

@@ -78,6 +78,16 @@ def total(problem: SchedulingProblem, schedule: Schedule, cost: Cost) -> float:
     )
 
 
+def rank(problem: SchedulingProblem, schedule: Schedule, costs: Sequence[Cost]) -> tuple[float, ...]:
+    """Costs in their order, rounded so that sums of the same numbers are the same."""
+    return tuple(rounded(total(problem, schedule, cost)) for cost in costs)
+
+
+def rounded(value: float) -> float:
+    """A sum as it is compared."""
+    return float(f"{value:.10g}")
+
+
 def placed(problem: SchedulingProblem, ways: Sequence[int], order: Iterable[int]) -> Schedule:
     """Tasks one after another in an order, each as early as there is room for it.
 
@@ -88,14 +98,14 @@ def placed(problem: SchedulingProblem, ways: Sequence[int], order: Iterable[int]
     for number in order:
         task = problem.tasks[number]
         way = task.ways[ways[number]]
-        start_s = _earliest(busy[way.pool], problem.nodes[way.pool], way, task.ready_s)
+        start_s = earliest(busy[way.pool], problem.nodes[way.pool], way, task.ready_s)
         busy[way.pool].append((start_s, start_s + way.seconds, way.nodes))
         runs[number] = TaskRun(ways[number], start_s)
     return tuple(runs[number] for number in range(len(problem.tasks)))
 
 
-def _earliest(busy: list[tuple[float, float, int]], nodes: int, way: TaskWay, ready_s: float) -> float:
-    """The first moment from which there is room: when it is ready, or when something ends."""
+def earliest(busy: list[tuple[float, float, int]], nodes: int, way: TaskWay, ready_s: float) -> float:
+    """The first moment from which a way has room: when it is ready, or when something ends."""
     moments = sorted({ready_s, *(until for _, until, _ in busy if until > ready_s)})
     return next(start_s for start_s in moments if _room(busy, nodes, way, start_s))
 

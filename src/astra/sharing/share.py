@@ -169,7 +169,7 @@ def _report(
         weighted_completion_s=total(problem, solved.schedule, completion),
         gap=gap,
         proven=gap <= CLOSE,
-        solver=solver,
+        solver=solver if solved.slots else "branch and bound",
         planned=planned,
         notes=[f"no price is known for {', '.join(unpriced)}: its dollars count as none"] if unpriced else [],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The best schedule: starts on a grid of slots by HiGHS, then in real time, with a proof of how far it is from best.
+"""The best schedule: of all, where they are few; else starts on a grid of slots by HiGHS, and how far it is from best.
 
 One binary variable says that a task starts in a slot in one of its ways. Two programs differ in how long a task holds
 its nodes: rounded up, every answer is a schedule; rounded down, every schedule is an answer, because one that starts
@@ -18,6 +18,7 @@ import numpy as np
 
 from astra.errors import InputError
 from astra.provenance import Floats
+from astra.sharing.exact import MOST_PLACED, searched
 from astra.sharing.problem import (
     Cost,
     Schedule,
@@ -28,6 +29,7 @@ from astra.sharing.problem import (
     completion,
     lateness,
     placed,
+    rank,
     total,
 )
 
@@ -45,7 +47,7 @@ class Solved(NamedTuple):
     schedule: Schedule
     values: tuple[float, ...]  # of each cost, in their order
     bounds: tuple[float, ...]  # no schedule that is as good in the costs before has less
-    slots: int
+    slots: int  # of the solver's grid; 0 where the schedules gone through and bounds prove it
 
     @property
     def proven(self) -> bool:
@@ -60,10 +62,15 @@ class Cap(NamedTuple):
     most: float
 
 
-def solve(problem: SchedulingProblem, costs: Sequence[Cost], close: float = CLOSE) -> Solved:
+def solve(
+    problem: SchedulingProblem, costs: Sequence[Cost], close: float = CLOSE, most_placed: int = MOST_PLACED
+) -> Solved:
     """The schedule that is best in the first cost, among those in the next, and so on."""
     _solver()
-    schedule = improved(problem, _greedy(problem, costs), costs)
+    schedule, all_met = searched(problem, improved(problem, _greedy(problem, costs), costs), costs, most_placed)
+    if all_met:
+        values = tuple(total(problem, schedule, cost) for cost in costs)
+        return Solved(schedule, values, values, 0)
     caps: list[Cap] = []
     bounds: list[float] = []
     used = 0
@@ -137,12 +144,7 @@ def _realised(stage: _OneCost, known: Schedule, found: dict[int, TaskRun]) -> Sc
         ways.append(found[number].way if number in found else costs.index(min(costs)))
     order = sorted(range(len(ways)), key=lambda each: (found[each].start_s if each in found else math.inf, each))
     better = improved(problem, placed(problem, ways, order), stage.costs)
-    return min((known, better), key=lambda each: _rank(problem, each, stage.costs))
-
-
-def _rank(problem: SchedulingProblem, schedule: Schedule, costs: Sequence[Cost]) -> tuple[float, ...]:
-    """Costs in their order, rounded so that sums of the same numbers are the same."""
-    return tuple(float(f"{total(problem, schedule, cost):.10g}") for cost in costs)
+    return min((known, better), key=lambda each: rank(problem, each, stage.costs))
 
 
 def _greedy(problem: SchedulingProblem, costs: Sequence[Cost]) -> Schedule:
@@ -155,7 +157,7 @@ def _greedy(problem: SchedulingProblem, costs: Sequence[Cost]) -> Schedule:
         sorted(range(count), key=lambda number: _smith(problem, number)),
     ]
     found = [placed(problem, ways, order) for order in orders for ways in (shortest, least)]
-    return min(found, key=lambda schedule: _rank(problem, schedule, costs))
+    return min(found, key=lambda schedule: rank(problem, schedule, costs))
 
 
 def _smith(problem: SchedulingProblem, number: int) -> float:
@@ -169,14 +171,14 @@ def improved(problem: SchedulingProblem, schedule: Schedule, costs: Sequence[Cos
     count = len(problem.tasks)
     ways = [run.way for run in schedule]
     order = sorted(range(count), key=lambda number: (schedule[number].start_s, number))
-    best = min((schedule, placed(problem, ways, order)), key=lambda each: _rank(problem, each, costs))
-    worth = _rank(problem, best, costs)
+    best = min((schedule, placed(problem, ways, order)), key=lambda each: rank(problem, each, costs))
+    worth = rank(problem, best, costs)
     going = True
     while going:
         going = False
         for changed, moved in _neighbours(problem, ways, order):
             found = placed(problem, changed, moved)
-            value = _rank(problem, found, costs)
+            value = rank(problem, found, costs)
             if value < worth:
                 best, worth, ways, order, going = found, value, changed, moved, True
                 break

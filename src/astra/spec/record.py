@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from astra.errors import InputError
+from astra.interrupts import uninterrupted
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,7 +18,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def decode(kind: type[Any], value: Any, *, where: str) -> Any:
     """Build ``kind`` from plain data, turning the decoder's complaint into an InputError that names the place."""
     try:
-        return msgspec.convert(value, kind)
+        with uninterrupted():  # msgspec may crash where an exception comes out of nowhere
+            return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at ")
         place = path.strip("`").removeprefix("$").removeprefix(".")

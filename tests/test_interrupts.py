@@ -1,0 +1,53 @@
+"""Ctrl-C at a bad moment."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from astra.interrupts import start
+
+SCENE = """
+import os, signal
+from astra.interrupts import uninterrupted
+try:
+    with uninterrupted():
+        os.kill(os.getpid(), signal.SIGINT)
+        print("done")
+except KeyboardInterrupt:
+    print("interrupted")
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals are POSIX's")
+def test_what_is_not_to_be_interrupted_ends_first() -> None:
+    """In a process of one thread, as the program is."""
+    ended = subprocess.run([sys.executable, "-c", SCENE], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.split() == ["done", "interrupted", "set()"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_no_interrupt_reaches_a_worker_nor_who_forks_it(method: str) -> None:
+    process = multiprocessing.get_context(method).Process(target=time.sleep, args=(60,), daemon=True)  # type: ignore[attr-defined]
+    start(process)
+    try:
+        started = [process.pid, parent] if (parent := _field(process.pid, "PPid")) != os.getpid() else [process.pid]
+        for number in started:
+            assert _field(number, "SigBlk", 16) >> (signal.SIGINT - 1) & 1, f"{number} of {method} is interrupted"
+    finally:
+        process.kill()
+        process.join()
+
+
+def _field(process: int, name: str, base: int = 10) -> int:
+    lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1], base)
