@@ -13,7 +13,7 @@ from astra.cost.memory import Sharding, activations, least_peak, reserved_bytes,
 from astra.cost.parts import Direction
 from astra.cost.recompute import Recomputes, recompute_s
 from astra.cost.stage import Gathered, Meshes, StageCosts, gather_parts, stage_costs
-from astra.cost.step import Evaluated, evaluate
+from astra.cost.step import Evaluated, evaluate, least_seconds, most_pipeline_s
 from astra.search.detail import Row, as_row, estimate, simulated
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace
@@ -186,3 +186,10 @@ def test_reserved_memory_is_above_allocated() -> None:
     asked = job(2)
     allocated = np.array([0.0, 1e9, 8e10])
     assert np.all(reserved_bytes(asked, allocated) >= allocated)
+
+
+@given(st.integers(0, 40), st.floats(1e-3, 1e3), st.floats(1.0, 1.1))
+def test_the_longest_pipeline_of_a_step_makes_that_step(seed: int, step_s: float, waits: float) -> None:
+    asked = job(seed)
+    longest_s = most_pipeline_s(asked, np.array([step_s]), np.array([waits]))
+    assert float(least_seconds(asked, longest_s, np.array([waits]))[0]) == pytest.approx(step_s)
