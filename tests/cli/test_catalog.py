@@ -14,7 +14,7 @@ Command = Callable[..., Shown]
 
 @pytest.mark.parametrize("kind", SECTIONS)
 @pytest.mark.parametrize("width", ["80", "150"])
-def test_every_shelf_is_listed(astra_command: Command, kind: str, width: str) -> None:
+def test_every_kind_is_listed(astra_command: Command, kind: str, width: str) -> None:
     shown = astra_command("catalog", kind, "--width", width)
     assert shown.code == 0
     assert max(len(line) for line in shown.out.splitlines()) <= int(width)

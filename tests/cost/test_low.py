@@ -13,7 +13,7 @@ import astra
 from astra import api
 from astra.answer import Estimate
 from astra.cost.layers import core_casts
-from astra.cost.low import SCALINGS
+from astra.cost.low import SCALINGS, core_cast_bytes, qkv_bytes
 from astra.layers.operators import Attention
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -83,3 +83,11 @@ def test_every_number_that_goes_into_attention_is_cast_once() -> None:
     queries, keys, values, gradient = elements(32)
     assert queries == keys == 2 * values == 2 * gradient
     assert elements(4) == [queries, keys / 8, values / 8, gradient]
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [("GB200", "mxfp8"), ("H100", "fp8")])
+def test_a_cast_for_attention_reads_its_tensor_and_writes_what_is_kept(gpu: str, precision: str) -> None:
+    """No more than once again for the maximum of all, and no less than both bytes of a number in bf16."""
+    asked = api.make_job("llama-3.1-8b", gpus=f"8x{gpu}", batch=64, precision=precision)
+    assert 2 <= core_cast_bytes(asked) - qkv_bytes(asked) <= 2 + 2
+    assert 1 <= qkv_bytes(asked) <= 2.1  # one byte, or two layouts with a scale for every 32 numbers

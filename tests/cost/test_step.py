@@ -13,7 +13,7 @@ from astra.cost.memory import Sharding, activations, least_peak, reserved_bytes,
 from astra.cost.parts import Direction
 from astra.cost.recompute import Recomputes, recompute_s
 from astra.cost.stage import Gathered, Meshes, StageCosts, gather_parts, stage_costs
-from astra.cost.step import Evaluated, evaluate
+from astra.cost.step import Evaluated, evaluate, least_seconds, most_pipeline_s
 from astra.search.detail import Row, as_row, estimate, simulated
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy, replace
@@ -34,17 +34,17 @@ def test_one_stage_is_simulated_as_the_bound_says(choice: Choice, recompute: str
     asked, strategy = choice
     assume(strategy.pp == 1)
     some = replace(strategy, recompute=recompute, zero=zero, offload="none")
-    found, told = in_columns(asked, as_row(asked, some)), estimate(asked, [some])[0]
-    assert float(found.bound_s[0, 0, 0]) == pytest.approx(told.step_s, rel=1e-9)
-    assert float(found.peak_bytes[0, 0, 0]) == pytest.approx(told.peak_allocated_gib * 2**30, rel=1e-9)
+    found, answer = in_columns(asked, as_row(asked, some)), estimate(asked, [some])[0]
+    assert float(found.bound_s[0, 0, 0]) == pytest.approx(answer.step_s, rel=1e-9)
+    assert float(found.peak_bytes[0, 0, 0]) == pytest.approx(answer.peak_allocated_gib * 2**30, rel=1e-9)
 
 
 @drawn(60, few=20)
 @given(choices)
 def test_memory_is_the_same_in_both(choice: Choice) -> None:
     asked, strategy = choice
-    found, told = in_columns(asked, as_row(asked, strategy)), estimate(asked, [strategy])[0]
-    assert float(found.peak_bytes[0, 0, 0]) == pytest.approx(told.peak_allocated_gib * 2**30, rel=1e-9)
+    found, answer = in_columns(asked, as_row(asked, strategy)), estimate(asked, [strategy])[0]
+    assert float(found.peak_bytes[0, 0, 0]) == pytest.approx(answer.peak_allocated_gib * 2**30, rel=1e-9)
 
 
 def without_ends(asked: Job, meshes: Meshes) -> tuple[Gathered, StageCosts]:
@@ -81,8 +81,8 @@ def test_equal_stages_are_simulated_as_the_bound_says(
     result = evaluate(asked, row.meshes, costs, none, alone)
     # One replica, so that nothing but the pipeline, the update and the host is left.
     pipeline_s = float(result.bound_s[0, 0, 0]) / (1 + asked.straggling) - asked.runtime.host.step_s
-    told = estimate(asked, [replace(strategy, zero=0, overlap=overlap)])[0]
-    update_s = max(stage.optimizer_s for stage in told.stages)
+    answer = estimate(asked, [replace(strategy, zero=0, overlap=overlap)])[0]
+    update_s = max(stage.optimizer_s for stage in answer.stages)
     assert pipeline_s - update_s == pytest.approx(simulated_s, rel=1e-6, abs=1e-9)
 
 
@@ -114,12 +114,12 @@ def test_the_bound_is_never_above_the_simulation(choice: Choice, kind: str, n: i
 def test_the_simulation_is_never_below_its_bound(choice: Choice) -> None:
     asked, strategy = choice
     assume(strategy.pp > 1)
-    told = estimate(asked, [strategy])[0]
+    answer = estimate(asked, [strategy])[0]
     busiest_s = max(
         stage.compute_s + sum(seconds for axis, seconds in stage.exposed_s.items() if axis != "dp")
-        for stage in told.stages
+        for stage in answer.stages
     )
-    assert told.step_s >= busiest_s
+    assert answer.step_s >= busiest_s
 
 
 def recomputes(*rows: tuple[str, str, int]) -> Recomputes:
@@ -128,7 +128,7 @@ def recomputes(*rows: tuple[str, str, int]) -> Recomputes:
     return Recomputes(table[:, 0], table[:, 1], table[:, 2], first, 0 * first)
 
 
-def test_savers() -> None:
+def test_what_recomputing_keeps_and_costs() -> None:
     """Eight layers on one rank: what each way of recomputing keeps and costs."""
     asked = msgspec.structs.replace(job(2), model=msgspec.structs.replace(job(2).model, layers=8))
     row = as_row(asked, Strategy(dp=2, mbs=1))
@@ -157,7 +157,7 @@ def test_savers() -> None:
 
 @drawn(60, few=20)
 @given(choices)
-def test_no_saver_needs_less_than_the_least(choice: Choice) -> None:
+def test_no_recompute_or_sharding_needs_less_than_the_least(choice: Choice) -> None:
     asked, strategy = choice
     row = as_row(asked, strategy)
     costs = stage_costs(asked, row.meshes, gather_parts(asked, row.meshes.columns))
@@ -173,7 +173,7 @@ def test_no_saver_needs_less_than_the_least(choice: Choice) -> None:
     assert np.all(least <= peak.min(axis=1) * (1 + 1e-12))
 
 
-def test_a_saver_exists_only_where_its_layers_do() -> None:
+def test_a_recompute_exists_only_where_its_layers_do() -> None:
     asked = msgspec.structs.replace(job(2), model=msgspec.structs.replace(job(2).model, layers=8))
     row = as_row(asked, Strategy(pp=2, mbs=1))
     costs = stage_costs(asked, row.meshes, gather_parts(asked, row.meshes.columns))
@@ -186,3 +186,10 @@ def test_reserved_memory_is_above_allocated() -> None:
     asked = job(2)
     allocated = np.array([0.0, 1e9, 8e10])
     assert np.all(reserved_bytes(asked, allocated) >= allocated)
+
+
+@given(st.integers(0, 40), st.floats(1e-3, 1e3), st.floats(1.0, 1.1))
+def test_the_longest_pipeline_of_a_step_makes_that_step(seed: int, step_s: float, waits: float) -> None:
+    asked = job(seed)
+    longest_s = most_pipeline_s(asked, np.array([step_s]), np.array([waits]))
+    assert float(least_seconds(asked, longest_s, np.array([waits]))[0]) == pytest.approx(step_s)

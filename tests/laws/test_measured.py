@@ -80,6 +80,20 @@ def test_compute_of_rehearsed_ranks(name: str) -> None:
     assert abs(found.bias) <= 0.011
 
 
+@pytest.mark.parametrize("name", REHEARSED)
+def test_updates_of_rehearsed_ranks(name: str) -> None:
+    """Those of 10 ms or more take a third longer than their bytes at the usual rate of memory-bound kernels."""
+    found = errors_of(
+        stage.optimizer_s / (row["optimizer_s"] + row["zero_grad_s"]) - 1
+        for row, stage in rehearsed(name)
+        if row["optimizer_s"] > 0.01
+    )
+    assert found is not None
+    assert found.runs > 30
+    assert found.mean <= 0.266
+    assert found.bias >= -0.252
+
+
 def test_fsdp2_ranks() -> None:
     """Eager and compiled, weights gathered again or kept, layers recomputed or not, experts, a pipeline."""
     pairs = rehearsed("rehearsal-fsdp2")

@@ -72,6 +72,16 @@ def test_projections_to_odd_vocabularies_lose_what_they_lose_on_an_h200(hidden: 
     assert rows[50304]["compiled"] + added_s == pytest.approx(rows[vocab]["compiled"], rel=0.1)
 
 
+@pytest.mark.parametrize(("n", "k"), [(4096, 1001), (1001, 4096), (1001, 1003)])
+def test_what_is_padded_is_read_and_written_once(n: int, k: int) -> None:
+    """Forward reads rows of inputs and of weights, backward of gradients: those of an odd length are copied."""
+    gpu, m = device("H200"), 8192
+    _, _, (forward_s, backward_s, _) = padded(gpu, "bf16", *(np.array([float(size)]) for size in (m, n, k, 1)))
+    for copies_s, numbers in ((forward_s, n * k + (m * k if k % 8 else 0)), (backward_s, m * n if n % 8 else 0)):
+        least_s = 2 * 2 * numbers / gpu.memory_bytes_per_s
+        assert least_s <= float(np.max(copies_s)) <= 1.5 * least_s + 1e-5
+
+
 def step(vocab: int, runtime: str) -> Estimate:
     strategy = "dp8 mbs8 zero3" if runtime != "megatron" else "dp8 mbs8 zero1"
     model = ModelSpec(

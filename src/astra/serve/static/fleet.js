@@ -12,9 +12,9 @@ function element(name, attributes = {}, ...inside) {
 }
 
 export class Fleet {
-  constructor(place, shelf, changed) {
+  constructor(place, catalog, changed) {
     this.place = place;
-    this.shelf = shelf;
+    this.catalog = catalog;
     this.changed = changed;
     this.made = 0;
     this.joined = document.getElementById("between");
@@ -41,14 +41,14 @@ export class Fleet {
     const folded = (word) => word.toLowerCase().replace(/[^a-z0-9]/g, "");
     const wanted = folded(name);
     const named = (gpu) => [gpu.name, ...gpu.aliases].map(folded);
-    return this.shelf.gpus.find((gpu) => named(gpu).includes(wanted)) ?? this.shelf.gpus.find((gpu) => folded(gpu.name).startsWith(wanted)) ?? this.shelf.gpus[0];
+    return this.catalog.gpus.find((gpu) => named(gpu).includes(wanted)) ?? this.catalog.gpus.find((gpu) => folded(gpu.name).startsWith(wanted)) ?? this.catalog.gpus[0];
   }
 
   row(count, gpu, node, network) {
     const key = `pool-${++this.made}`;
     const range = element("input", { type: "range", min: 0, max: 14, value: Math.round(Math.log2(count)) || 0, "data-part": "range" });
     const number = element("input", { id: `${key}-count`, value: count, inputmode: "numeric", "data-part": "count" });
-    const names = this.shelf.gpus.map((one) => element("option", { selected: one === gpu }, one.name));
+    const names = this.catalog.gpus.map((one) => element("option", { selected: one === gpu }, one.name));
     const type = element("select", { id: `${key}-gpu`, "data-part": "gpu" }, ...names);
     const server = element("select", { id: `${key}-node`, "data-part": "node" });
     const links = element("input", { id: `${key}-links`, value: network, inputmode: "decimal", "data-part": "links" });
@@ -73,16 +73,16 @@ export class Fleet {
 
   servers(row, chosen) {
     const gpu = this.part(row, "gpu").value;
-    const holding = this.shelf.nodes.filter((node) => node.gpu === gpu);
-    const usual = element("option", { value: "" }, `usual (${this.shelf.usual[gpu]})`);
+    const holding = this.catalog.nodes.filter((node) => node.gpu === gpu);
+    const usual = element("option", { value: "" }, `usual (${this.catalog.usual[gpu]})`);
     const others = holding.map((node) => element("option", { value: node.name, selected: node.name === chosen }, node.name));
     this.part(row, "node").replaceChildren(usual, ...others);
     this.tell(row);
   }
 
   node(row) {
-    const name = this.part(row, "node").value || this.shelf.usual[this.part(row, "gpu").value];
-    return this.shelf.nodes.find((node) => node.name === name);
+    const name = this.part(row, "node").value || this.catalog.usual[this.part(row, "gpu").value];
+    return this.catalog.nodes.find((node) => node.name === name);
   }
 
   tell(row) {
@@ -137,7 +137,7 @@ export class Fleet {
   cluster() {
     const seen = {};
     const pools = [...this.place.children].map((row) => {
-      const device = this.shelf.gpus.find((gpu) => gpu.name === this.part(row, "gpu").value);
+      const device = this.catalog.gpus.find((gpu) => gpu.name === this.part(row, "gpu").value);
       const node = structuredClone(this.node(row));
       const own = this.part(row, "links").value.trim();
       if (own) node.links.at(-1).bytes_per_s = Number(own) * GB;

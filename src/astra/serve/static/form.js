@@ -9,12 +9,12 @@ const packed = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(te
 const unpacked = (text) => new TextDecoder().decode(Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (c) => c.charCodeAt(0)));
 
 export class Form {
-  constructor(form, shelf, changed) {
+  constructor(form, catalog, changed) {
     this.form = form;
-    this.shelf = shelf;
+    this.catalog = catalog;
     this.changed = changed;
     this.spec = null;
-    this.fleet = new Fleet(form.querySelector("#fleet"), shelf, changed);
+    this.fleet = new Fleet(form.querySelector("#fleet"), catalog, changed);
     this.usual = new Map(this.controls().map((control) => [control, control.value]));
     this.fill();
     form.addEventListener("submit", (event) => event.preventDefault());
@@ -29,13 +29,13 @@ export class Form {
 
   fill() {
     const options = (id, entries) => this.form.querySelector(id).append(...entries.map(([value, text, chosen]) => new Option(text, value, chosen, chosen)));
-    const { shelf } = this;
-    this.form.querySelector("#models").append(...shelf.models.map((model) => new Option("", model.name)));
-    options("#runtime", shelf.runtimes.map((one) => [one.name, one.name]));
-    options("#objective", shelf.objectives.map((one) => [one.name, one.name]));
+    const { catalog } = this;
+    this.form.querySelector("#models").append(...catalog.models.map((model) => new Option("", model.name)));
+    options("#runtime", catalog.runtimes.map((one) => [one.name, one.name]));
+    options("#objective", catalog.objectives.map((one) => [one.name, one.name]));
     for (const id of ["precision", "task", "optimizer", "market", "mixes"]) {
       const control = this.form.querySelector(`#${id}`);
-      options(`#${id}`, (shelf.words[id] ?? []).map((word) => [word, word, word === control.dataset.usual]));
+      options(`#${id}`, (catalog.words[id] ?? []).map((word) => [word, word, word === control.dataset.usual]));
       this.usual.set(control, control.value);
     }
   }
@@ -59,7 +59,7 @@ export class Form {
       if (number > 0) range.value = Math.round(Math.log2(number));
       range.setAttribute("aria-valuetext", target.value);
     }
-    const model = this.shelf.models.find((one) => one.name === this.value("model"));
+    const model = this.catalog.models.find((one) => one.name === this.value("model"));
     const count = (number) => (number >= 1e12 ? `${(number / 1e12).toPrecision(3)}T` : number >= 1e9 ? `${(number / 1e9).toPrecision(3)}B` : `${(number / 1e6).toPrecision(3)}M`);
     const size = this.spec ? this.spec.report.parameters : model;
     const active = size && size.active !== size.total ? `, ${count(size.active)} active` : "";
