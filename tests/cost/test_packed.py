@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -17,7 +19,9 @@ from tests.layers.test_operators import shard
 from tests.oracle.requests import model
 from tests.properties.jobs import job, with_work
 
-ASKED = {"model": "llama-3-8b", "gpus": "8xH100", "batch": 32, "seq": 8192, "task": "finetune", "runtime": "megatron"}
+ASKED: dict[str, Any] = {
+    "model": "llama-3-8b", "gpus": "8xH100", "batch": 32, "seq": 8192, "task": "finetune", "runtime": "megatron"
+}  # fmt: skip
 STRATEGY = "tp2 mbs1 sp zero1"
 
 
@@ -75,7 +79,7 @@ def test_plans_of_packed_sequences_are_as_estimated() -> None:
 
 
 def test_images_are_not_packed() -> None:
-    asked = {"model": "vit-h-14", "gpus": "8xH100", "batch": 256}
+    asked: dict[str, Any] = {"model": "vit-h-14", "gpus": "8xH100", "batch": 256}
     plain, packed = (astra.plan(**asked, packed=tokens, top=1) for tokens in (0, 64))
     assert packed.best.estimate.step_s == plain.best.estimate.step_s
     assert any("--packed changes nothing" in note for note in packed.notes)

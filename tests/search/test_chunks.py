@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 import astra
+from astra.evidence.bars import UNEQUAL
 from astra.search.attempts import LEAST_BETTER
+from astra.search.plainer import is_plain
 from astra.spec.strategy import parse_strategy, replace
 
 ASKED: dict[str, Any] = {
@@ -28,6 +30,25 @@ def test_a_plan_has_the_fewest_chunks_that_are_as_good() -> None:
     assert upper_s(best, chunks) <= least * (1 + LEAST_BETTER)
     assert all(upper_s(best, count) > least * (1 + LEAST_BETTER) for count in (2, 4, 5) if count < chunks)
     assert chunks < 20
+
+
+@pytest.mark.parametrize(
+    ("layers", "plain"),
+    [((4, 4, 4, 4), True), ((2, 3, 3, 1), True), ((3, 3, 3, 0), True), ((2, 3, 3, 4), False), ((2, 2, 3, 3), False),
+     ((3, 2, 3, 2), False), ((5, 4), True)],
+)  # fmt: skip
+def test_a_deal_is_plain_if_all_but_its_ends_are_alike(layers: tuple[int, ...], plain: bool) -> None:
+    assert is_plain(layers) == plain
+
+
+def test_uneven_chunks_are_dealt_plainly_where_that_costs_little() -> None:
+    asked: dict[str, Any] = {"model": "llama-2-70b", "gpus": "512xH100", "batch": 1024, "seq": 4096}
+    best = astra.plan(**asked, top=1).best
+    least_s = astra.plan(**asked, top=1, fix=["vp=7"]).best.estimate.step_s  # three layers but for some chunks of two
+    assert is_plain(parse_strategy(best.strategy).layers or (1, 1))
+    assert best.estimate.step_s < least_s * 1.005
+    crooked = astra.estimate(**asked, strategy="tp4 pp4 vp7 dp32 mbs1 sp zero1 layers=2*3,3*24,2")
+    assert crooked.step_s < best.estimate.step_s < crooked.step_s * (1 + UNEQUAL)
 
 
 def test_plans_are_in_order() -> None:

@@ -258,6 +258,7 @@ def estimated(world: World, text: str, where: str) -> Estimate:
         or strategy.dp * strategy.mbs > job.workload.global_batch
         or (strategy.layers and sum(strategy.layers) != depth)
         or (strategy.tp * strategy.cp * strategy.dp) % (strategy.ep * strategy.etp)
+        or (job.model.moe is not None and strategy.ep > job.model.moe.experts)
     )
     if undefined:
         fix = f"It breaks: {'; '.join(broken)}."

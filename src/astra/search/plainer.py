@@ -1,4 +1,4 @@
-"""Layers dealt over a pipeline as people deal them: chunks alike but for the ends, and few of them.
+"""Layers dealt over the chunks of a pipeline as people deal them: all alike but for the ends, and few of them.
 
 A search finds splits that gain a part of a percent by chunks of several sizes, or by twice as many chunks. Nobody has
 published how much either is worth, and each chunk more is sent and waited for, so that plans do without where they may.
@@ -39,7 +39,7 @@ class PlainDeals(NamedTuple):
         """The strategy in the fewest plain chunks that are as good: itself, if none are."""
         said = self.job.saying(strategy)
         own = layers_of(said, strategy)
-        if strategy.pp == 1 or (is_plain(own) and len({*own}) > 1):
+        if strategy.vp == 1 or (is_plain(own) and len({*own}) > 1):
             return strategy
         own_s, plain = self._doubted(step_s, own), is_plain(own)
         limit_s = own_s * (1 + (LEAST_BETTER if plain else max(self.doubt, LEAST_BETTER)))
@@ -60,8 +60,7 @@ class PlainDeals(NamedTuple):
     def _deals(self, strategy: Strategy, *, plain: bool) -> Iterator[tuple[Strategy, list[Split]]]:
         """No more chunks than it has, fewest first: equal ones, and plain ones for a strategy that is not plain."""
         depth = len(layer_kinds(self.job.model))
-        counts = range(min(strategy.vp, 2), strategy.vp + (not plain))
-        for vp in self.restrictions.filter("vp", counts):
+        for vp in self.restrictions.filter("vp", range(2, strategy.vp + (not plain))):
             deals = [layers for layers in _plain(depth, strategy.pp * vp) if len({*layers}) == 1 or not plain]
             if deals:
                 yield replace(strategy, vp=vp, layers=()), deals

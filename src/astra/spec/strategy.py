@@ -236,10 +236,10 @@ def parse_strategy(
     given.setdefault("schedule", usual_schedule(given.get("vp", 1)))
     if "dp" not in given and gpus is not None:
         inner = math.prod(given.get(name, 1) for name in GPU_DEGREES)
-        if inner == 0 or gpus < inner or gpus % inner:
+        if inner and (gpus < inner or gpus % inner):
             want = f"tp*cp*pp = {inner:,} to divide the {gpus:,} GPUs"
             raise InputError("strategy", text, want=want, fix="Give dp, or change tp, cp or pp.")
-        given["dp"] = gpus // inner
+        given["dp"] = gpus // max(inner, 1)
     strategy = Strategy(**given)
     for _ in range(2):  # some words are usual with others, which the text may leave out too
         strategy = replace(strategy, **{name: value for name, value in usual(strategy).items() if name not in given})

@@ -108,7 +108,7 @@ def _read(row: Row, identity: str, source: str, requests: dict[tuple[object, ...
     model, how = model_in(row, seq, notes, filled)
     filled.append(f"model {model.name}: {how}")
     batch = batch_of(row, degrees, cluster.gpus, seq, notes, filled)
-    work = {"batch": batch, "seq": seq, "runtime": name}
+    work: dict[str, Any] = {"batch": batch, "seq": seq, "runtime": name}
     work |= precision_of(words_of(row, "precision").lower(), cluster, runtime, filled)
     work |= task_of(words_of(row, "task").lower(), runtime, notes, filled)
     work |= packing_of(work["task"], seq, runtime, notes, filled)
