@@ -15,7 +15,7 @@ import numpy as np
 from astra.cost import effects
 from astra.cost.attention import attention_seconds
 from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
-from astra.cost.host import drained_s, host_seconds
+from astra.cost.host import APART, drained_s, host_seconds
 from astra.cost.layers import casts, in_bf16, kernel_of, layers_of, modules_in, trained
 from astra.cost.low import scaling
 from astra.cost.padding import padded
@@ -290,6 +290,11 @@ def _silent(runtime: Runtime, way: Direction) -> Direction:
     """A direction without its communication, its time of computing worked out."""
     gpu_s = way.gemm_s + way.attention_s + way.stream_s + way.drained_s
     return way._replace(compute_s=compute_s(gpu_s, way.host_s, ahead=effects.launches_ahead(runtime)))
+
+
+def with_slower_host(runtime: Runtime, way: Direction) -> Floats:
+    """Time of computing on a machine whose host is as slow as hosts of its type may be."""
+    return _silent(runtime, way._replace(host_s=APART * way.host_s)).compute_s
 
 
 def _slowed(runtime: Runtime, way: Direction, slower: Floats) -> Direction:
