@@ -24,6 +24,7 @@ from astra.cost.parts import Direction
 from astra.cost.stage import SHARD_COLUMNS, gather_parts, over_stages, stage_table
 from astra.errors import AstraError, InputError
 from astra.files import read_json
+from astra.lab.rehearse.pace import waited
 from astra.lab.rehearse.plan import FSDP2, RUNTIME, TRANSFORMERS
 from astra.layers.block import LayerKind
 from astra.layers.split import kinds
@@ -40,7 +41,6 @@ from astra.validate.targets import REHEARSED
 from tools.rehearsed_rows import case_of_row
 
 GPU: Final = "H200-SXM5-141GB"  # of files that do not say
-HOST_BOUND: Final = 1.25  # a step this much longer than its kernels waited for the host
 FUSED_LOGITS_BYTES: Final = 10.0  # per logit at the worst moment of the fused cross-entropy
 FLASH: Final = {"clock": 1.2, "attention_rate": 0.97}  # of FSDP2 ranks with FlashAttention-2, fitted to those rows
 CUDNN_GAIN: Final = 1.11  # speed of SDPA's cuDNN kernels over their curve, fitted to the rows that ran them
@@ -139,7 +139,7 @@ def check(rows: Sequence[Mapping[str, Any]], device: Device) -> list[Checked]:
 def _check(row: Mapping[str, Any], job: Job, strategy: Strategy) -> Checked:
     stage = estimate(replace(job, headroom=0.0), [strategy])[0].stages[row["stage"]]
     ran = not row["oom"]
-    host_bound = ran and row["compute_s"] > HOST_BOUND * row["busy_s"]
+    host_bound = waited(row)
     predicted = {
         "memory": stage.peak_allocated_gib * GIB,
         "compute": stage.compute_s,

@@ -323,3 +323,15 @@ def test_links_that_cannot_be_are_refused(tmp_path: Path, more: str, wanted: str
     file.write_text(ZONES + more)
     with pytest.raises(InputError, match=wanted):
         clusters.read_cluster(file)
+
+
+def test_a_node_says_how_fast_its_hosts_are(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    node = '[[node]]\nname = "ours"\nlike = "dgx-h100"\nhost_speed = {}\n[[pool]]\nnode = "ours"\ncount = 16\n'
+    path.write_text(node.format("1.6"))
+    assert clusters.read_cluster(path).pools[0].node.host_speed == 1.6
+    assert hardware.node_type("dgx-h100").host_speed == 1
+    for bad in ("0", "-1", "nan", "inf", "true", '"fast"'):
+        path.write_text(node.format(bad))
+        with pytest.raises(InputError, match="host_speed"):
+            clusters.read_cluster(path)

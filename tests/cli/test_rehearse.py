@@ -113,6 +113,20 @@ def test_a_gpu_that_is_not_in_the_catalog_is_said(
     assert record["stages"][0]["plan"]["peak_allocated_gib"] > 0
 
 
+def test_ranks_that_waited_tell_the_hosts_speed(
+    plan: str, astra_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpu(monkeypatch, "NVIDIA H100 80GB HBM3", busy_s=0.5)
+    assert astra_command("rehearse", plan, "--json").record["host_speed"] is None  # the GPU was busy
+    on_gpu(monkeypatch, "NVIDIA H100 80GB HBM3", busy_s=0.1)
+    speed = astra_command("rehearse", plan, "--json").record["host_speed"]
+    assert speed > 0
+    shown = astra_command("rehearse", plan, "--width", "200")
+    assert f"host_speed = {speed:.2f}" in shown.out
+    on_gpu(monkeypatch, "Frobnicator 9000", busy_s=0.1)
+    assert astra_command("rehearse", plan, "--json").record["host_speed"] is None
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

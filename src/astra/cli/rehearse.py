@@ -150,6 +150,7 @@ def parts(found: Rehearsal, columns: int) -> list[Any]:
         table,
         drawing.blank(),
         *(drawing.text(_verdict(stage, found)) for stage in found.stages),
+        *([drawing.text(_host(found.host_speed))] if found.host_speed is not None else []),
         *(drawing.text(note) for note in found.notes),
         *(drawing.text(f"not checked: {what}") for what in found.not_checked),
     ]
@@ -173,6 +174,13 @@ def _cells(figures: Figures) -> list[str]:
         return f"{value:.2f}" if name.endswith("_gib") else f"{value:.3f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
 
     return [shown(name, getattr(figures, name)) for name in _FIELDS]
+
+
+def _host(speed: float) -> str:
+    return (
+        f"the host here issues operators at {speed:.2f} times the speed that predictions assume: "
+        f"host_speed = {speed:.2f} in the [[node]] of a cluster file"
+    )
 
 
 def _verdict(stage: RehearsedStage, found: Rehearsal) -> str:

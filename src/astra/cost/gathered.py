@@ -171,7 +171,7 @@ def _collective_s(job: Job, columns: Columns) -> Floats | float:
         return 0.0
     ranks = columns["tp"] * columns["cp"] * columns["dp"] * columns["pp"]
     across = (columns["pp"] > 1) & (ranks > job.pool.gpus_per_node)
-    return effects.pipelined_collective_s(job.runtime, across)
+    return effects.pipelined_collective_s(job.runtime, across) / job.pool.node.host_speed
 
 
 class StageMemory:

@@ -24,6 +24,8 @@ from astra.spec.runtime import Runtime
 FP32_KERNELS: Final = frozenset({"cross_entropy", "accumulate"})  # counted with fp32 values whatever the precision
 # The host's time for a kernel inside a CUDA graph: a launch of the graph, spread over its kernels.
 GRAPHED_S: Final = 2e-6
+# Hosts of one type of machine are so many times as fast or as slow as the median, six of seven measured ones at most.
+APART: Final = 1.25
 QUEUED_LAUNCHES: Final = 1024  # that the driver takes before a launch waits for the GPU
 
 
@@ -243,8 +245,8 @@ def launch_s(job: Job) -> tuple[float, float]:
     the routing, and with them the host's pace: it runs no further ahead than the last of them.
     """
     graphed = job.words.graphs == "full" or (job.words.graphs == "partial" and job.model.moe is None)
-    host = job.runtime.host
-    return (GRAPHED_S, GRAPHED_S) if graphed else (host.launch_s, host.backward_s)
+    host, speed = job.runtime.host, job.pool.node.host_speed
+    return (GRAPHED_S, GRAPHED_S) if graphed else (host.launch_s / speed, host.backward_s / speed)
 
 
 def host_seconds(job: Job, layer: Layer, sends: Mapping[str, list[Send]], rows: int) -> tuple[Floats, Floats]:
@@ -264,8 +266,8 @@ def host_seconds(job: Job, layer: Layer, sends: Mapping[str, list[Send]], rows: 
     forward, backward = (
         effects.collective_launches(runtime, own, sent) for own, sent in zip(kernels, calls, strict=True)
     )
-    unit = effects.unit_forward_s(runtime), effects.unit_backward_s(runtime)
-    return forward * forward_s + unit[0], backward * backward_s + unit[1]
+    unit, speed = (effects.unit_forward_s(runtime), effects.unit_backward_s(runtime)), job.pool.node.host_speed
+    return forward * forward_s + unit[0] / speed, backward * backward_s + unit[1] / speed
 
 
 def _launches(layer: Layer, runtime: Runtime, rows: int) -> tuple[Floats, Floats]:

@@ -13,7 +13,15 @@ import numpy as np
 
 from astra.cost import effects
 from astra.cost.exchanges import communication, members_of, sends_of, timed_sends
-from astra.cost.kernels import GemmSeconds, attention_seconds, drained_s, gemm_seconds, host_seconds, stream_seconds
+from astra.cost.kernels import (
+    APART,
+    GemmSeconds,
+    attention_seconds,
+    drained_s,
+    gemm_seconds,
+    host_seconds,
+    stream_seconds,
+)
 from astra.cost.layers import casts, layers_of, modules_in, trained
 from astra.layers.block import LayerKind, Send
 from astra.layers.operators import Gemm, Kept, Layer, SameShardings, Shard
@@ -184,6 +192,11 @@ def _silent(runtime: Runtime, way: Direction) -> Direction:
     """A direction without its communication, its time of computing worked out."""
     gpu_s = way.gemm_s + way.attention_s + way.stream_s + way.drained_s
     return way._replace(compute_s=compute_s(gpu_s, way.host_s, ahead=effects.launches_ahead(runtime)))
+
+
+def with_slower_host(runtime: Runtime, way: Direction) -> Floats:
+    """Time of computing on a machine whose host is as slow as hosts of its type may be."""
+    return _silent(runtime, way._replace(host_s=APART * way.host_s)).compute_s
 
 
 def _slowed(runtime: Runtime, way: Direction, slower: Floats) -> Direction:

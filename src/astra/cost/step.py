@@ -53,7 +53,7 @@ def updated(job: Job, costs: StageCosts, how: Holding) -> Timed:
     """The optimizer, [mesh, sharding, rank]."""
     update = optimizer_s(job, each(costs.held, lambda column: column[:, None, :]), how)
     copying_s = effects.gather_host_s(job.runtime, how.zero, how.ranks, costs.layers[:, None, :])
-    return update._replace(seconds=update.seconds + copying_s)
+    return update._replace(seconds=update.seconds + copying_s / job.pool.node.host_speed)
 
 
 def exchanged(job: Job, meshes: Meshes, costs: StageCosts, how: Holding) -> Replicas:

@@ -16,7 +16,8 @@ from astra.catalog.requests import upgraded
 from astra.errors import InputError
 from astra.export.base import Launch, Mesh, figures_of
 from astra.files import read_json, whole_number
-from astra.search.detail import advised, layers_of, legality
+from astra.search.cautions import advised
+from astra.search.detail import layers_of, legality
 from astra.search.world import World
 from astra.spec.cluster import Pool
 from astra.spec.job import Job

@@ -19,7 +19,7 @@ from astra.cost.between import Replicas
 from astra.cost.gathered import Layout, Layouts, layout
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.memory import Activations, Sharding, activations, fits, peak, reserved_bytes
-from astra.cost.parts import Direction, worst_source
+from astra.cost.parts import Direction, with_slower_host, worst_source
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
 from astra.cost.recompute import Recomputes, module_bits
 from astra.cost.stage import (
@@ -44,14 +44,14 @@ from astra.layers.split import StageKinds, even, kinds, split
 from astra.provenance import Floats, Source, Timed
 from astra.rules.can import may
 from astra.rules.names import facts_of
-from astra.rules.table import RULES, Rule, advice, violations
+from astra.rules.table import RULES, Rule, violations
+from astra.search.cautions import cautions
 from astra.search.space import last_layers
 from astra.spec.job import Job, Words
 from astra.spec.strategy import Strategy
 from astra.units import GIB
 
 MEMORY_ERROR: Final = 0.06
-PLAUSIBLE_MFU: Final = 0.65  # above the best published large runs (about 0.60 in bf16, MLPerf and vendor tables)
 GENERAL: Final = tuple(rule for rule in RULES if not rule.frameworks)
 BUBBLE: Final = "pipeline bubble and p2p"
 
@@ -176,11 +176,13 @@ def _with_stages(job: Job, row: Row, gathered: Gathered, costs: StageCosts, user
     highest = memory.highest_of(job, costs, row.shardings, peak(static, saved, costs.buffer_bytes)[0, 0, 0])
     after_s = step.after_s(update, between)[0, 0]
     answer = CostedRow(costs, saved, again_s, static, between, update.seconds[0, 0], after_s, pipeline_s, highest)
-    stages = stage_records(job, row, answer, Work(job, row, gathered, answer))
+    work = Work(job, row, gathered, answer)
+    stages = stage_records(job, row, answer, work)
     provenance = worst_source(gathered.parts, int(gathered.place[0])) | sources_between(row, costs, update)
     if between.busy_s.any():
         provenance["dp"] = Source(int(costs.sync.source.max()))
-    return _tell(job, row, answer, stages, provenance, legality(job, row.strategy, user_rules))
+    broken = legality(job, row.strategy, user_rules)
+    return _tell(job, row, answer, stages, provenance, broken, work.slower())
 
 
 def sources_between(row: Row, costs: StageCosts, update: Timed) -> dict[str, Source]:
@@ -203,7 +205,7 @@ class Work:
 
     def __init__(self, job: Job, row: Row, gathered: Gathered, answer: CostedRow) -> None:
         self._keys: tuple[LayerKind | str, ...] = (*kinds(job.model), EMBEDDING, HEAD)
-        self._gathered, self._columns = gathered, row.meshes.columns
+        self._gathered, self._columns, self._runtime = gathered, row.meshes.columns, job.runtime
         self._table: StageKinds = stage_table(job, row.meshes, every_rank=True)
         self._times = float(answer.costs.microbatches[0])
         full = row.strategy.recompute == "full"
@@ -224,6 +226,15 @@ class Work:
     def _over(self, columns: list[Floats]) -> Floats:
         seconds = over_stages(self._table, [column[self._gathered.place] for column in columns])[0]
         return np.asarray(self._times * seconds)
+
+    def slower(self) -> float:
+        """How many times as long forward and backward take, on the rank where it is most, with a slower host."""
+        ways = [self._direction(key, way) for way in ("forward", "backward") for key in self._keys]
+        now_s = [way.compute_s for way in ways]
+        more_s = [with_slower_host(self._runtime, way) - so_far for way, so_far in zip(ways, now_s, strict=True)]
+        kinds = len(self._keys)
+        more, now = (self._over(some[:kinds]) + self._over(some[kinds:]) for some in (more_s, now_s))
+        return 1 + float((more / np.maximum(now, 1e-30)).max())
 
     def communication(self, field: str) -> dict[str, Floats]:
         """``busy_s`` or ``exposed_s`` of each axis."""
@@ -300,8 +311,9 @@ def breakdown(stages: list[StageEstimate], total_s: float, around: dict[str, flo
 
 
 def _tell(
-    job: Job, row: Row, answer: CostedRow, stages: list[StageEstimate], provenance: dict[str, Source], broken: list[str]
-) -> Estimate:
+    job: Job, row: Row, answer: CostedRow, stages: list[StageEstimate], provenance: dict[str, Source],
+    broken: list[str], slower: float,
+) -> Estimate:  # fmt: skip
     """The record."""
     once_s = float(answer.after_s.max())
     total_s, alone_s = (float(step.seconds(job, answer.pipeline_s, once_s, waits)) for waits in (None, 1.0))
@@ -342,7 +354,7 @@ def _tell(
         provenance_worst=worst.word,
         warnings=[
             *[memory.AT_START] * bool(answer.highest.at_start.any()),
-            *_warnings(job, row.strategy, mfu, reserved, fits=fits),
+            *cautions(job, row.strategy, mfu=mfu, reserved_gib=reserved, fits=fits, slower=slower),
         ],
     )
 
@@ -375,26 +387,3 @@ def recomputed_share(job: Job, row: Row) -> float:
         most = strategy.recompute_layers if strategy.method == "block" else max(row.layout.layers)
         return sum(min(most, count) for count in row.layout.layers) / max(sum(row.layout.layers), 1) / 3
     return 0.0
-
-
-def advised(job: Job, strategy: Strategy) -> list[str]:
-    """What is legal but unwise in a strategy, and what to do about it."""
-    facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
-    return list(advice(from_strategy(strategy), facts))
-
-
-def _warnings(job: Job, strategy: Strategy, mfu: float, reserved_gib: float, *, fits: bool) -> list[str]:
-    found = advised(job, strategy)
-    if mfu > PLAUSIBLE_MFU:
-        found.append(
-            f"MFU {mfu:.0%} is above what large runs have published ({PLAUSIBLE_MFU:.0%}): treat it as optimistic"
-        )
-    if not fits:
-        copied = job.model.mla is None and strategy.tp > job.model.kv_heads
-        found.append(
-            f"needs {reserved_gib:.1f} GiB, above the {job.limit_bytes / GIB:.1f} GiB limit "
-            f"({job.usable_bytes / GIB:.1f} GiB usable, {job.headroom:.0%} kept free)"
-            + f"; key/value heads are copied above tp={job.model.kv_heads}"
-            * copied
-        )
-    return found

@@ -115,6 +115,7 @@ class NodeType(Spec, frozen=True, kw_only=True):
     gpus: Size  # GPUs in one server (the unit that is bought or rented)
     links: tuple[Link, ...]
     host_memory_bytes: float | None = None
+    host_speed: Positive = 1.0  # operators its host issues while that of the machines we measured issues one
     aliases: tuple[Name, ...] = ()
     default_for: tuple[Name, ...] = ()  # GPU names for which this node is meant when only the GPU is named
     measured: tuple[CollectiveSweep, ...] = ()  # collectives of the user's own machines

@@ -123,6 +123,9 @@ class Kernel(Spec, frozen=True, kw_only=True):
         return widening * self.backward_bytes + self.backward_fixed
 
 
+_KERNEL_BYTES: Final = ("forward_bytes", "backward_bytes", "forward_fixed", "backward_fixed")
+
+
 class Can(Spec, frozen=True, kw_only=True):
     """What a runtime can do. These are lists of what it has: nothing else is planned for it or written out."""
 
@@ -302,9 +305,8 @@ class Runtime(Spec, frozen=True, kw_only=True):
         found["memory.reserved_ratio"] = self.memory.fitted_on
         found |= {f"effects.{name}": effect.fitted_on for name, effect in self.effects.items()}
         for name, kernel in self.kernels.items():
-            found |= {f"kernels.{name}.{way}_bytes": kernel.fitted_on for way in ("forward", "backward")}
-            fixed = [way for way in ("forward_fixed", "backward_fixed") if getattr(kernel, way)]
-            found |= {f"kernels.{name}.{way}": kernel.fitted_on for way in fixed}
+            numbers = [field for field in _KERNEL_BYTES if getattr(kernel, field)]  # none where nothing runs
+            found |= {f"kernels.{name}.{field}": kernel.fitted_on for field in numbers}
         return {name: on for name, on in found.items() if on}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from astra.answer import Estimate, Result, StageEstimate
 from astra.catalog import hardware, runtimes
 from astra.errors import AstraError
-from astra.lab.rehearse import plan
+from astra.lab.rehearse import pace, plan
 from astra.search.detail import estimate
 from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job
@@ -68,6 +69,7 @@ class Rehearsal(Result, frozen=True, kw_only=True):
     compared_with: str  # the runtime whose predictions are set beside it
     how: str  # gpu: run on one; fake: counted without one
     gpu: str | None  # that was used
+    host_speed: float | None  # of the host here, told by ranks that waited for it; None where none did
     memory_limit_gib: float  # what a rank of the plan may reserve
     stages: list[RehearsedStage]
     not_checked: list[str]
@@ -90,7 +92,9 @@ def compare(
     planned = estimate(job, [strategy])[0]
     device, notes = _present(job, gpu, notes)
     compared_with = plan.compared_with(framework, job.runtime)
-    same = rehearsed_estimate(job, strategy, device, compared_with) if device is not None else None
+    same = rehearsed_job(job, device, compared_with) if device is not None else None
+    predicted = estimate(same, [strategy])[0] if same is not None else None
+    stages = [_stage(row, planned, predicted, how) for row in rows]
     return Rehearsal(
         version=astra.__version__,
         model=job.model.name,
@@ -102,7 +106,8 @@ def compare(
         how=how,
         gpu=gpu,
         memory_limit_gib=job.limit_bytes / GIB,
-        stages=[_stage(row, planned, same, how) for row in rows],
+        host_speed=_host_speed(same, strategy, stages) if same is not None and how == "gpu" else None,
+        stages=stages,
         not_checked=["communication and pipeline waits: a rehearsed rank has no network"]
         + (list(WITHOUT_GPU) if how == "fake" else []),
         notes=notes,
@@ -123,14 +128,21 @@ def _present(job: Job, gpu: str | None, notes: list[str]) -> tuple[Device | None
     return device, notes
 
 
-def rehearsed_estimate(job: Job, strategy: Strategy, device: Device, runtime: str = plan.RUNTIME) -> Estimate:
-    """The plan's own strategy, as the rehearsed runtime would run it on some GPU."""
+def rehearsed_job(job: Job, device: Device, runtime: str = plan.RUNTIME) -> Job:
+    """The plan's job, as the rehearsed runtime would run it on some GPU."""
     pool = job.pool
     if device.name != pool.device.name:
         node = hardware.default_node(device)
         node = replace(node, gpus=math.gcd(pool.gpus, node.gpus))  # any count of GPUs: no network is compared
         pool = Pool(device=device, node=node, gpus=pool.gpus)
-    return estimate(replace(job, pool=pool, runtime=runtimes.runtime(runtime)), [strategy])[0]
+    return replace(job, pool=pool, runtime=runtimes.runtime(runtime))
+
+
+def _host_speed(job: Job, strategy: Strategy, stages: Sequence[RehearsedStage]) -> float | None:
+    """What ranks that waited for the host tell of it, in the median."""
+    waiting = [stage for stage in stages if stage.measured.compute_s and pace.waited(stage.row)]
+    ranks = [pace.Rank(job, strategy, stage.stage, stage.measured.compute_s or 0.0) for stage in waiting]
+    return median(map(pace.host_speed, ranks)) if ranks else None
 
 
 def _stage(row: Mapping[str, Any], planned: Estimate, same: Estimate | None, how: str) -> RehearsedStage:
