@@ -154,10 +154,7 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
         launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
         conceivable=_plan(1, min(ranked, key=_upper_s) if world.upper else fastest, best, fleet, money),
         left_out=left_out,
-        lines=lines,
-        local_steps=local_steps,
-        return_first=said.return_first,
-        rent_next=said.rent_next,
+        lines=lines, local_steps=local_steps, return_first=said.return_first, rent_next=said.rent_next,
     )  # fmt: skip
 
 
