@@ -99,6 +99,18 @@ def test_flagscale_reads_back(record: dict[str, Any]) -> None:
     assert again.fits
 
 
+def test_like_meshes_on_two_types_keep_their_order(record: dict[str, Any]) -> None:
+    like = OWN.replace("tp4 pp1 layers=20", "tp2 pp2 layers=12,8")
+    launch, _ = from_record(with_strategy(record, like))
+    found = import_text(FLAGSCALE.files(launch)["train.yaml"], name="train.yaml")
+    assert str(found.words) == like
+    either = (["8xH100", "8xA100-80"], ["8xA100-80", "8xH100"])
+    steps = [
+        astra.estimate("llama-2-7b", gpus=gpus, batch=128, seq=4096, strategy=found.words).step_s for gpus in either
+    ]
+    assert steps[0] == pytest.approx(steps[1])
+
+
 TRAINER = EXPORTERS["pytorch"]
 UNLIKE = (
     "zero0 overlap=grad,param [dp4 mbs2 m12: H100-SXM5-80GB tp2 pp1 layers=32 recompute=none]"

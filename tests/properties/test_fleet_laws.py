@@ -130,6 +130,12 @@ def test_another_pool_never_hurts(most: int) -> None:
         assert more <= fewer * (1 + ROUNDING)
 
 
+def test_another_pool_never_hurts_where_the_work_allowed_ends() -> None:
+    """Five pools, two of them broken servers: most pipelines are left open, and the best bounds are solved."""
+    fewer = ("34xB200", "25xH20")
+    assert step_s((*fewer, "96xL4"), "llama-3.1-405b", 60) < step_s(fewer, "llama-3.1-405b", 60) * (1 + ROUNDING)
+
+
 def better(pool: Pool, how: str) -> Pool:
     """A pool whose GPUs have twice the FLOP/s or memory, or whose links have twice the bandwidth."""
     device, node = pool.device, pool.node

@@ -21,6 +21,7 @@ from astra.search.fleet.records import (
     MixedEstimate,
     MixedPlanSet,
     MixedStage,
+    PoolChoice,
     RuntimePlan,
 )
 
@@ -48,6 +49,8 @@ def test_the_picture_shows_every_stage(width: int) -> None:
         assert f"{group.dp} pipelines" in text
     squeezed = re.sub(r"\s+", " ", text)
     assert "What each pool is worth" in squeezed
+    assert "By what each dollar brings: return first 16 GPUs of A100-SXM4-80GB ($" in squeezed
+    assert "and rent next 8 GPUs of H100-SXM5-80GB ($" in squeezed
     assert "Who can run it" in squeezed
     assert max(map(len, text.splitlines())) <= max(width, 160)
 
@@ -135,7 +138,8 @@ def test_every_added_field_is_documented() -> None:
     page = DOCS.read_text(encoding="utf-8")
     records = {
         MixedPlanSet: astra.PlanSet, MixedEstimate: astra.Estimate, MixedStage: None, GroupEstimate: None,
-        Alternative: None, Marginal: None, LineRemark: None, LocalSteps: None, RuntimePlan: None,
+        Alternative: None, Marginal: None, LineRemark: None, LocalSteps: None, PoolChoice: None,
+        RuntimePlan: None,
     }  # fmt: skip
     for record, base in records.items():
         known = set(base.__struct_fields__) if base else set(StageEstimate.__struct_fields__)

@@ -18,14 +18,18 @@ from astra.catalog.models import model as find_model
 from astra.errors import InputError, NoFeasiblePlan
 from astra.partition.ends import least_end
 from astra.partition.problem import StageRun
+from astra.rules.restrictions import parse_restrictions
 from astra.search.detail import estimate as estimate_one
+from astra.search.fleet import worth as mixed_worth
 from astra.search.fleet.dealing import BatchShare, deal
 from astra.search.fleet.detail import estimate
 from astra.search.fleet.plan import fleet_of
-from astra.search.fleet.pools import Fleet
+from astra.search.fleet.pools import Fleet, Limits
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
 from astra.search.fleet.search import Planner
+from astra.search.fleet.space import FrameSpace
 from astra.spec.mixed_text import on_one_pool, parse_mixed
+from astra.spec.money import Money
 from astra.spec.strategy import parse_strategy
 from tests.tiers import sampled
 
@@ -185,6 +189,59 @@ def test_what_pools_are_worth_is_what_planning_those_fleets_says() -> None:
     wider = astra.plan("llama-2-7b", gpus=["24xH100", *list(pools.values())[1:]], **work)
     assert more.gain >= 0
     assert more.step_s == pytest.approx(wider.best.estimate.step_s, rel=2e-3)
+    assert plain.return_first is None
+    assert plain.rent_next is None
+
+
+@pytest.mark.parametrize("usd", [(40.0, 0.1, 40.0), None])
+def test_what_is_returned_first_or_rented_next_brings_least_or_most_for_its_money(
+    usd: tuple[float, float, float] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {"H100-SXM5-80GB": 8, "A100-SXM4-80GB": 4, "L40S": 8}
+    if usd is None:  # of one pool no price is known: by GPUs
+        monkeypatch.setattr(mixed_worth, "tag_of", lambda money, pool: None)
+    prices = dict(zip(counts, usd or (1.0, 1.0, 1.0), strict=True))
+    money = Money(price=tuple(f"{name}={each}" for name, each in prices.items()))
+    gpus = [f"{count}x{name}" for name, count in counts.items()]
+    answer = astra.plan("llama-2-7b", gpus=gpus, batch=48, seq=2048, rank="expected", worth=True, money=money)
+    assert isinstance(answer, MixedPlanSet)
+    assert isinstance(answer.best.estimate, MixedEstimate)
+    step_s, used = answer.best.estimate.step_s, answer.best.estimate.used
+    lost = {name: 0.0 for name in counts if name not in used} | {
+        each.pool: 1 - step_s / each.step_s for each in answer.without if each.step_s is not None
+    }
+    first, following = answer.return_first, answer.rent_next
+    assert first is not None
+    assert first.change == pytest.approx(lost[first.pool])
+    assert first.gpus == counts[first.pool]
+    hourly = {name: counts[name] * prices[name] for name in counts}
+    assert lost[first.pool] / hourly[first.pool] == pytest.approx(min(lost[name] / hourly[name] for name in lost))
+    assert first.usd_per_h == (None if usd is None else pytest.approx(hourly[first.pool]))
+    assert following is not None
+    gains = {each.pool: each.gain / each.gpus / prices[each.pool] for each in answer.marginal}
+    assert gains[following.pool] == max(gains.values())
+    assert following.change > 0
+
+
+@pytest.mark.parametrize("batch", [16, 64])  # with fewer samples than GPUs, and with more
+@pytest.mark.parametrize("word", ["cp=2", "vp=20", "mbs=64"])
+def test_what_may_be_opens_nothing_that_is_not_tried_without(word: str, batch: int) -> None:
+    some = fleet("16xH100+16xA100-80", batch=batch)
+    free = FrameSpace(some)
+    limited = FrameSpace(some, Limits(some.job, parse_restrictions(maximum=(word,))))
+    assert {*limited.cp} <= {*free.cp}
+    assert {*limited.mbs} <= {*free.mbs}
+    assert {*limited._equal_chunks} <= {*free._equal_chunks}
+    assert (2 in free.cp) == (batch < 32)
+
+
+@pytest.mark.parametrize(("word", "name"), [("cp=4", "cp"), ("mbs=64", "mbs"), ("vp=20", "_equal_chunks")])
+def test_what_must_be_is_tried_though_it_is_not_usual(word: str, name: str) -> None:
+    some = fleet("16xH100+16xA100-80", batch=64)
+    assert not {int(word.partition("=")[2])} & {*getattr(FrameSpace(some), name)}
+    assert getattr(FrameSpace(some, Limits(some.job, parse_restrictions(fix=(word,)))), name) == [
+        int(word.partition("=")[2])
+    ]
 
 
 def test_launchable_plans_have_one_shape() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from astra.catalog import hardware
 from astra.errors import InputError
 from astra.export.base import WHOLE_NODES, Exporter, Launch, Left, Limit, differ, header, joined
 from astra.export.import_megatron import from_words
@@ -175,7 +176,7 @@ def read_flagscale(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLau
     words = ["train.py", *(word for part in parts.values() for word in flag_words(part))]
     hetero = parts["system"].get("hetero")
     meshes = _meshes_said(hetero)
-    unlike = len({tuple(mesh[:4]) for mesh in meshes}) > 1
+    unlike = len({tuple(mesh[:4]) for mesh in meshes}) > 1 or _on_several_pools(hetero, meshes)
     if isinstance(hetero, Mapping):
         words += _first_mesh(hetero)
     words += _ffn(parts["model"])
@@ -228,6 +229,14 @@ def _meshes_said(hetero: object) -> list[list[int]]:
     if not isinstance(flat, list) or len(flat) % 5 or not all(isinstance(one, int) and one > 0 for one in flat):
         return []
     return [flat[at : at + 5] for at in range(0, len(flat), 5)]
+
+
+def _on_several_pools(hetero: object, meshes: list[list[int]]) -> bool:
+    """Whether meshes alike are told on GPUs of the catalog that differ: their order is that of the pipeline."""
+    types = hetero.get("hetero_device_types") if isinstance(hetero, Mapping) else None
+    if not isinstance(types, list) or len(types) != len(meshes) or len({mesh[3] for mesh in meshes}) > 1:
+        return False
+    return len({*map(str, types)}) > 1 and all(hardware.has("devices", str(each)) for each in types)
 
 
 def _mesh_gpus(meshes: list[list[int]]) -> int | None:

@@ -15,6 +15,7 @@ from astra.search.fleet.records import (
     MixedEstimate,
     MixedPlanSet,
     MixedStage,
+    PoolChoice,
 )
 from astra.search.fleet.summary import STARTED_BY, targets_of
 from astra.spec.mixed_text import short_form
@@ -22,6 +23,7 @@ from astra.units import show_count, show_slower
 
 BAR: Final = 14
 LEAST_BAR: Final = 5
+UNSEEN: Final = 0.0005  # of the tokens per second: a gain this small is none
 FIGURES: Final = 49  # columns of a stage's figures and the gaps, without the pool's name and the bars
 MOST_ROWS: Final = 16
 MORE: Final = (
@@ -78,7 +80,7 @@ def comparison(planset: MixedPlanSet) -> list[str]:
     gone = [each.pool for each in (left if planset.without else reversed(left))]
     losses = [(pool, each.times) for pool, each in zip(gone, left, strict=True)]
     lost = [f"without {pool} you lose {1 - 1 / times:.0%}" for pool, times in losses if times and times > 1]
-    if lost and len(best.used) > 1:
+    if lost and (len(best.used) > 1 or planset.without):
         sentences.append("; ".join(lost)[:1].upper() + "; ".join(lost)[1:] + ".")
     return sentences
 
@@ -87,9 +89,30 @@ def marginal_sentences(planset: MixedPlanSet) -> list[str]:
     """What one more node of each pool would bring."""
     return [
         f"one more node of {each.pool} ({each.gpus} GPUs): "
-        + (f"+{each.gain:.1%} tokens/s" if each.gain > 0.0005 else "nothing, no plan with it is faster")
+        + (f"+{each.gain:.1%} tokens/s" if each.gain > UNSEEN else "nothing, no plan with it is faster")
         for each in planset.marginal
     ]
+
+
+def worth_sentences(planset: MixedPlanSet) -> list[str]:
+    """All that is told of what pools are worth."""
+    return [*comparison(planset), *marginal_sentences(planset), *choice_sentences(planset)]
+
+
+def choice_sentences(planset: MixedPlanSet) -> list[str]:
+    """Which pool to return first and which node to rent next."""
+    first, following = planset.return_first, planset.rent_next
+    told = [f"return first {_hired(first, -first.change)}"] if first is not None else []
+    told += [f"rent next {_hired(following, following.change)}"] if following is not None else []
+    chosen = [choice for choice in (first, following) if choice is not None]
+    by = "dollar" if all(choice.usd_per_h is not None for choice in chosen) else "GPU (not all pools have a price)"
+    return [f"By what each {by} brings: {' and '.join(told)}."] if told else []
+
+
+def _hired(choice: PoolChoice, change: float) -> str:
+    usd = "" if choice.usd_per_h is None else f"${choice.usd_per_h:,.0f} an hour, "
+    rate = f"{change:+.1%} tokens/s" if abs(change) > UNSEEN else "no change"
+    return f"{choice.gpus} GPUs of {choice.pool} ({usd}{rate})"
 
 
 def runs_sentence(estimate: MixedEstimate) -> str:
@@ -131,7 +154,7 @@ def _page(planset: MixedPlanSet, plans: int, columns: int, *, brief: bool = Fals
         parts += [*picture(best, columns, every_stage=True), *sections.details(best, columns)]
         parts += sections.others(planset)
         parts += [drawing.blank(), drawing.heading("What each pool is worth")]
-        parts += drawing.bullets([*comparison(planset), *marginal_sentences(planset), *line_sentences(planset)])
+        parts += drawing.bullets([*worth_sentences(planset), *line_sentences(planset)])
         parts += drawing.bullets(lost_sentences(planset))
         parts += money.bill(planset)
         if planset.baseline is not None and best.cost is None:
@@ -145,7 +168,7 @@ def _page(planset: MixedPlanSet, plans: int, columns: int, *, brief: bool = Fals
 def _in_short(planset: MixedPlanSet, best: MixedEstimate) -> list[Part]:
     """The best plan in a few sentences, what each pool is worth, and what more can be seen."""
     sentences = [explain.certainty(best), " ".join(comparison(planset)), "; ".join(marginal_sentences(planset))]
-    sentences += [*line_sentences(planset), *lost_sentences(planset)]
+    sentences += [*choice_sentences(planset), *line_sentences(planset), *lost_sentences(planset)]
     sentences += [money.bill_in_short(best), *money.saved_sentences(planset)]
     sentences.append(_who_in_short(planset, best))
     return [drawing.blank(), *drawing.bullets(sentences), *shortened(planset.notes, MORE)]

@@ -108,7 +108,7 @@ def pool_parts(planset: PlanSet) -> list[str]:
     """What several pools add: which is worth what, and who can run it."""
     if not isinstance(planset, MixedPlanSet):
         return []
-    from astra.report.mixed import chain, comparison, group_line, marginal_sentences, runs_sentence, to_start  # noqa: PLC0415
+    from astra.report.mixed import chain, group_line, runs_sentence, to_start, worth_sentences  # noqa: PLC0415
     from astra.search.fleet.records import MixedStage  # noqa: PLC0415
 
     best = planset.best.estimate
@@ -117,11 +117,10 @@ def pool_parts(planset: PlanSet) -> list[str]:
     for group in best.groups:
         own = [stage for stage in best.stages if isinstance(stage, MixedStage) and stage.group == group.index]
         lines += [group_line(group), chain(own)]
-    sentences = [*comparison(planset), *marginal_sentences(planset)]
     left = [f"{name} is not used: {why}" for name, why in planset.left_out.items()]
     return [
         section("The pipelines", bullets(lines), key="pipelines"),
-        section("What each pool is worth", bullets([*sentences, *left]), key="pools"),
+        section("What each pool is worth", bullets([*worth_sentences(planset), *left]), key="pools"),
         section("Who can run it", paragraph(" ".join([runs_sentence(best), to_start(planset) or ""])), key="runs"),
     ]
 

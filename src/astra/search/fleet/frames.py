@@ -36,7 +36,7 @@ FEW_CHUNKS: Final = 2  # of a group that shares the batch with others: the large
 MOST_SHARED_STAGES: Final = 8  # of a group that shares the batch with others
 MOST_TOKENS: Final = 131_072  # of a micro-batch; beyond it activations fit no GPU
 MOST_TP: Final = 64
-LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond
+LONG_SEQUENCE: Final = 16_384  # context parallelism is tried beyond, and where samples are fewer than GPUs
 WORTH_SELECTIVE: Final = 0.97  # of the activations: fused attention leaves it nothing to save
 
 Counts = tuple[int, ...]  # GPUs of each pool that may be used
@@ -162,10 +162,13 @@ class Shardings:
         self.depth = len(layer_kinds(self.model))
         self.uniform = len(kinds(self.model)) == 1  # layers are alike
         seq = fleet.job.workload.seq
-        large = limits.names("mbs")
-        self.mbs = limits.filter("mbs", [n for n in divisors(self.batch) if large or n == 1 or n * seq <= MOST_TOKENS])
-        rings = seq > LONG_SEQUENCE or limits.names("cp")
-        self.cp = limits.filter("cp", [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or (rings and seq % (2 * n) == 0)])
+        # What is usual, else what the restrictions leave: a restriction must not open more than there is without.
+        each = divisors(self.batch)
+        usual = limits.filter("mbs", [n for n in each if n == 1 or n * seq <= MOST_TOKENS])
+        self.mbs = usual or limits.filter("mbs", each)
+        rings = [n for n in (1, 2, 4, 8, 16, 32) if n == 1 or seq % (2 * n) == 0]
+        pays = seq > LONG_SEQUENCE or fleet.cluster.gpus > self.batch
+        self.cp = limits.filter("cp", rings if pays else [1]) or limits.filter("cp", rings)
         costed = fleet.columns or tuple(self._columns(job) for job in fleet.jobs)
         self.ways = [
             Way(job, columns, columns.work_s[:, : len(kinds(self.model))].min(axis=1))
@@ -364,5 +367,5 @@ class Framing(Shardings):
     @cached_property
     def _equal_chunks(self) -> list[int]:
         """Numbers of chunks that divide the layers."""
-        most = MOST_CHUNKS if not self.limits.names("vp") else self.depth
-        return [n for n in divisors(self.depth) if 2 <= n <= most and self.limits.chunks(n)]
+        found = [n for n in divisors(self.depth) if n >= 2 and self.limits.chunks(n)]
+        return [n for n in found if n <= MOST_CHUNKS] or found

@@ -132,9 +132,9 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
     unproven = _left_open(planner, fastest)
-    said = Remarks([], [], {}, [])
+    said = Remarks([], [], {}, [], None, None)
     if wanted.worth or best.estimate.idle or left_out or any(pool.available < 1 for pool in fleet.cluster.pools):
-        said = remarks(planner, FleetAnswer(fastest, best, candidates, alone, left_out), asked=wanted.worth)
+        said = remarks(planner, FleetAnswer(fastest, best, candidates, alone, left_out), money, asked=wanted.worth)
     return MixedPlanSet(
         version=astra.__version__,
         fingerprint={"version": astra.__version__, "catalog": catalog_hash()},
@@ -154,8 +154,7 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
         launchable=_plan(1, launched[0], best, fleet, money) if launched else None,
         conceivable=_plan(1, min(ranked, key=_upper_s) if world.upper else fastest, best, fleet, money),
         left_out=left_out,
-        lines=lines,
-        local_steps=local_steps,
+        lines=lines, local_steps=local_steps, return_first=said.return_first, rent_next=said.rent_next,
     )  # fmt: skip
 
 

@@ -60,7 +60,6 @@ class Limits:
         named = {*self.restrictions.fixed, *self.restrictions.forbidden, *self.restrictions.maxima,
                  *self.restrictions.minima}  # fmt: skip
         self.staged = "pp" in named or any(rule.needs & _WITH_STAGES for rule in self.early_rules)
-        self._named = named
 
     def __bool__(self) -> bool:
         return bool(self.restrictions) or bool(self.user_rules)
@@ -72,10 +71,6 @@ class Limits:
     def filter(self, field: str, values: Iterable[T]) -> list[T]:
         """The values a field may take."""
         return self.restrictions.filter(field, values)
-
-    def names(self, field: str) -> bool:
-        """Whether the user speaks of a field."""
-        return field in self._named or any(field in rule.needs for rule in self.user_rules)
 
     def sequence_parallel(self, tp: Column) -> Bools:
         """Sequence parallelism is on where tp is above 1: which degrees that leaves."""

@@ -86,6 +86,15 @@ class Marginal(Result, frozen=True, kw_only=True):
     strategy: str
 
 
+class PoolChoice(Result, frozen=True, kw_only=True):
+    """The pool to return first, or a node to rent next: what changes most for its money."""
+
+    pool: str
+    gpus: int
+    change: float  # share of the tokens per second that is lost with these GPUs, or gained
+    usd_per_h: float | None  # of these GPUs; None: not all pools have a price, pools are judged by GPUs
+
+
 class RuntimePlan(Result, frozen=True, kw_only=True):
     """The best plan that a runtime can run as it is."""
 
@@ -130,6 +139,8 @@ class MixedPlanSet(PlanSet, frozen=True, kw_only=True):
     left_out: dict[str, str]  # pools that no plan can use, and why
     lines: tuple[LineRemark, ...] = ()  # between sites
     by_runtime: tuple[RuntimePlan, ...] = ()  # where that was asked
+    return_first: PoolChoice | None = None  # where the worth of pools was asked
+    rent_next: PoolChoice | None = None  # the same; None too where no node of these pools makes it faster
     local_steps: LocalSteps | None = None  # offered where they would be faster, or as they were asked for
 
 

@@ -38,10 +38,11 @@ FEW_GPUS: Final = 16  # of a fleet so small, with few samples, that there is tim
 FEW_SAMPLES: Final = 64
 KEPT: Final = 6  # pipelines of each kind costed in full
 MANY_POOLS: Final = 4  # from here on frames are bounded closely before any is solved
+BOUNDING: Final = 1 / 2  # of the effort, so that some of the frames with the best bounds are solved at any rate
 CLOSE: Final = 0.999  # a pipeline this near its bound counts as the frame's best there
 MENU: Final = 2  # pipelines over some pools that may become a group
 FULL: Final = 100.0  # effort of costing one strategy in full
-MOST_EFFORT: Final = 16_000.0  # of a search, less than two seconds
+MOST_EFFORT: Final = 32_000.0  # of a search, two to three seconds at most
 ALONE: Final = 0.4  # of the work of a search, about
 MOST_BLOCKS: Final = 4  # pools up to which every set of pools is tried as groups; beyond, all, all but one, and pairs
 
@@ -143,7 +144,8 @@ class Planner:
         kind: Kind = "groups" if not whole else "one shape" if uniform else "pipelines"
         many = sum(gpus > 0 for gpus in counts) >= MANY_POOLS
         if many and self.frame_space.uniform:
-            frames, found = self._closer(counts, frames, below, every=every, must=must)
+            with self.effort.part(BOUNDING):
+                frames, found = self._closer(counts, frames, kind, below, every=every, must=must)
             limit = min([below, *(total_s for total_s, _ in found)])
         for bound_s, frame in frames:
             if bound_s >= spread * limit:
@@ -164,7 +166,14 @@ class Planner:
         return sorted(found, key=lambda entry: entry[0])[:keep]
 
     def _closer(
-        self, counts: Counts, frames: Iterable[tuple[float, Frame]], below: float, *, every: bool, must: int
+        self,
+        counts: Counts,
+        frames: Iterable[tuple[float, Frame]],
+        kind: Kind,
+        below: float,
+        *,
+        every: bool,
+        must: int,
     ) -> tuple[Iterable[tuple[float, Frame]], list[tuple[float, FoundPipeline]]]:
         """Frames with bounds that leave only the order of pools out, best first, and pipelines met on the way."""
         found: list[tuple[float, FoundPipeline]] = []
@@ -174,7 +183,7 @@ class Planner:
             if bound_s >= limit:
                 break
             if self.effort.over:
-                close.append((bound_s, frame))
+                self._leave_open(kind, bound_s)
                 break
             least_s, end_s, met = self.frame_space.bound(counts, frame, every=every, below=limit, must=must)
             if least_s + end_s >= limit:

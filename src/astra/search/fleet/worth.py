@@ -12,11 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from astra.layers.kinds import layer_kinds
+from astra.money.tags import tag_of
 from astra.partition.problem import Effort
 from astra.search.fleet.frames import Counts
 from astra.search.fleet.pools import Fleet
-from astra.search.fleet.records import Marginal
+from astra.search.fleet.records import Marginal, PoolChoice
 from astra.search.fleet.search import MANY_POOLS, MOST_EFFORT, Costed, Planner
+from astra.spec.money import Money
 from astra.units import show_slower
 
 
@@ -37,20 +39,26 @@ class Remarks(NamedTuple):
     notes: list[str]  # on remarks that were cut short, and on pools that are not always there
     without: dict[int, Costed | None]  # the best plans without each of some pools
     marginal: list[Marginal]
+    return_first: PoolChoice | None
+    rent_next: PoolChoice | None
 
 
-def remarks(planner: Planner, answer: FleetAnswer, *, asked: bool) -> Remarks:
+def remarks(planner: Planner, answer: FleetAnswer, money: Money, *, asked: bool) -> Remarks:
     """All remarks on an answer; those that plan the fleet again where they are asked for."""
     worth, names = Worth(planner, answer.fastest), planner.fleet.names
-    without = worth.without(_missed(planner, answer.best, asked=asked))
+    without = worth.without(_missed(planner, answer, asked=asked))
     more = worth.one_more(range(len(names)) if asked and not planner.exact else [])
     idle = _idle(planner, answer.best, answer.candidates, answer.left_out, worth if asked else None)
+    asked_now = asked and not planner.exact
+    marginal = _marginal(planner, answer.fastest, more)
     return Remarks(
         idle,
         [*_cut_short("without", without, names), *_cut_short("with one more node of", more, names),
          *absences(planner.fleet, answer.best, answer.alone, without.by_pool)],
         without.by_pool,
-        _marginal(planner, answer.fastest, more),
+        marginal,
+        _return_first(planner.fleet, answer, without.by_pool, money) if asked_now else None,
+        _rent_next(planner.fleet, marginal, money),
     )  # fmt: skip
 
 
@@ -150,10 +158,10 @@ def absences(
 def _other(place: int, alone: Mapping[int, Costed | None]) -> Costed | None:
     """Of two pools, the one that is left."""
     others = [each for there, each in alone.items() if there != place]
-    return others[0] if len(others) == 1 else None
+    return others[0] if len(alone) == 2 else None
 
 
-def _missed(planner: Planner, best: Costed, *, asked: bool) -> list[int]:
+def _missed(planner: Planner, answer: FleetAnswer, *, asked: bool) -> list[int]:
     """Pools whose absence is planned: all that a plan uses where that is asked, else those that are not always there.
 
     Of two pools, what is left without one is the other alone.
@@ -161,11 +169,46 @@ def _missed(planner: Planner, best: Costed, *, asked: bool) -> list[int]:
     pools = list(zip(planner.fleet.names, planner.fleet.cluster.pools, strict=True))
     if planner.exact or len(pools) < 3:
         return []
-    return [
-        place
-        for place, (name, pool) in enumerate(pools)
-        if name in best.estimate.used and (asked or pool.available < 1)
-    ]
+    used = {*answer.best.estimate.used, *(answer.fastest.estimate.used if asked else ())}
+    return [place for place, (name, pool) in enumerate(pools) if name in used and (asked or pool.available < 1)]
+
+
+def _usd_per_h(fleet: Fleet, money: Money) -> list[float | None]:
+    """What a GPU of each pool costs an hour; unknown of all where it is of one, so that pools compare."""
+    tags = [tag_of(money, pool) for pool in fleet.cluster.pools]
+    prices = [None if tag is None else tag.usd_per_gpu_h for tag in tags]
+    return [None] * len(prices) if not all(prices) else prices
+
+
+def _return_first(
+    fleet: Fleet, answer: FleetAnswer, without: Mapping[int, Costed | None], money: Money
+) -> PoolChoice | None:
+    """The pool with which the least tokens are lost for what it costs; of those with which none are, the dearest."""
+    fastest, found = answer.fastest, []
+    for place, (name, pool, usd) in enumerate(
+        zip(fleet.names, fleet.cluster.pools, _usd_per_h(fleet, money), strict=True)
+    ):
+        lost = 0.0
+        if name in fastest.estimate.used:
+            other = without.get(place) or _other(place, answer.alone)
+            if other is None:  # nothing fits without it
+                continue
+            lost = max(1 - fastest.estimate.step_s / other.estimate.step_s, 0.0)
+        weight = pool.gpus * (usd or 1.0)
+        whole = None if usd is None else weight
+        found.append((lost / weight, -weight, PoolChoice(pool=name, gpus=pool.gpus, change=lost, usd_per_h=whole)))
+    return min(found, key=lambda entry: entry[:2])[2] if found else None
+
+
+def _rent_next(fleet: Fleet, marginal: Sequence[Marginal], money: Money) -> PoolChoice | None:
+    """The node that brings most for what it costs; none where none brings anything."""
+    if not marginal:
+        return None
+    prices = dict(zip(fleet.names, _usd_per_h(fleet, money), strict=True))
+    best = max(marginal, key=lambda each: each.gain / each.gpus / (prices[each.pool] or 1.0))
+    usd = prices[best.pool]
+    hourly = None if usd is None else usd * best.gpus
+    return PoolChoice(pool=best.pool, gpus=best.gpus, change=best.gain, usd_per_h=hourly) if best.gain > 0 else None
 
 
 def _marginal(planner: Planner, best: Costed, more: ByPool) -> list[Marginal]:
