@@ -105,6 +105,20 @@ def test_plan_exports(astra_command: Command, tmp_path: Path, monkeypatch: pytes
     assert "--export-out names the folder" in onto.err
 
 
+def test_rent_exports_into_a_folder_of_its_own(
+    astra_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ("rent", "qwen2.5-1.5b", "--tokens", "10B", "--gpus", "H100", "--max-gpus", "8", "--export", "slurm")
+    for command in (small, (*small, "--export-out", "job")):
+        assert astra_command(*command).code == 0
+        again = astra_command(*command)
+        assert again.code == 5
+        assert "Name another --export-out" in again.err
+        assert "give --overwrite" not in again.err  # a flag of astra export
+    assert Path("job/job.sbatch").is_file()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -202,7 +202,7 @@ def test_known_nodes_are_those_whose_links_are_in_the_catalog() -> None:
 
 
 def test_part_of_a_server_is_rented_alone() -> None:
-    report = rent(MODEL, tokens=TOKENS, batch=BATCH, seq=SEQ, max_gpus=64, money=Money(providers=("Hyperstack",)))
+    report = rent(MODEL, tokens=TOKENS, batch=BATCH, seq=SEQ, max_gpus=64, money=Money(providers=("Crusoe",)))
     assert {choice.gpus for choice in report.front} == {1}
     with pytest.raises(InputError, match="room for one node"):
         rent(MODEL, tokens=TOKENS, gpus="H100", max_gpus=4, money=Money(providers=("CoreWeave",)))

@@ -6,6 +6,7 @@ import datetime as dt
 import math
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,15 +54,22 @@ rows = st.builds(
     market=st.sampled_from(["on-demand", "spot", "reserved"]),
     usd=st.floats(0.3, 9),
     joined=st.booleans(),
-    available=st.none() | st.sampled_from([8, 16, 24]),
-    min_gpus=st.none() | st.sampled_from([8, 16]),
+    available=st.none() | st.sampled_from([8, 12, 16, 20, 24, 1000]),
+    min_gpus=st.none() | st.sampled_from([1, 8, 9, 16]),
     term_days=st.sampled_from([0.0, 0.2, 1.0, 7.0]),
     minimum_s=st.none() | st.sampled_from([60.0, 7200.0, 40_000.0]),
-    step_s=st.none() | st.sampled_from([1.0, 3600.0, 20_000.0]),
+    step_s=st.none() | st.sampled_from([1.0, 3600.0, 20_000.0, 86_400.0]),
     startup_s=st.none() | st.sampled_from([0.0, 600.0, 9000.0]),
 )
-markets = st.lists(rows, min_size=1, max_size=5).filter(
-    lambda some: any((row.min_gpus or 8) <= min(row.available or MOST, MOST if row.joined else NODE) for row in some)
+markets = st.lists(rows, min_size=1, max_size=5).filter(lambda some: any(map(sizes, some)))
+asides = st.fixed_dictionaries(
+    {},
+    optional={
+        "idle_s": st.sampled_from([3600.0, 130_000.0]),
+        "discount": st.sampled_from([0.1, 0.35]),
+        "storage_tb": st.just(50.0),
+        "egress_tb": st.just(2.0),
+    },
 )
 
 
@@ -78,9 +86,9 @@ def written(folder: Path, offers: list[Row]) -> str:
     return str(path)
 
 
-def asked(folder: Path, offers: list[Row], tokens: float, **more: Any) -> RentReport:
+def asked(folder: Path, offers: list[Row], tokens: float, aside: Any = MappingProxyType({}), **more: Any) -> RentReport:
     names = tuple(f"Acme {index}" for index in range(len(offers)))
-    money = Money(prices=written(folder, offers), providers=names, market="any")
+    money = Money(prices=written(folder, offers), providers=names, market="any", **aside)
     gpus = ",".join({row.gpu for row in offers})
     return rent(MODEL, tokens=tokens, batch=BATCH, seq=SEQ, gpus=gpus, max_gpus=MOST, money=money, mixes="none",
                 today=dt.date(2026, 11, 15), **more)  # fmt: skip
@@ -108,13 +116,15 @@ def useful(gpus: int, spot: bool) -> float:
     return work / (mean * math.exp(900 / mean) * (math.exp((work + write) / mean) - 1))
 
 
-def figures(row: Row, gpus: int, tokens: float) -> tuple[float, float]:
+def figures(row: Row, gpus: int, tokens: float, aside: Any) -> tuple[float, float]:
     """Seconds from the order to the end and dollars, by hand."""
     start = row.startup_s if row.startup_s is not None else 900 + 120 * math.log2(gpus // NODE)
-    time_s = start + tokens / tokens_per_s(row.gpu, gpus) / useful(gpus, row.market == "spot")
+    time_s = start + tokens / tokens_per_s(row.gpu, gpus) / useful(gpus, row.market == "spot") + aside.get("idle_s", 0)
     billed = time_s if not row.step_s else math.ceil(time_s / row.step_s) * row.step_s
     term = row.term_days * 86400 if row.market == "reserved" and row.term_days else 0
-    return time_s, max(billed, row.minimum_s or 0, term) * gpus * row.usd / 3600
+    rent_usd = max(billed, row.minimum_s or 0, term) * gpus * row.usd * (1 - aside.get("discount", 0)) / 3600
+    stored_usd = 50 * 23 * ("storage_tb" in aside) * time_s / (365.25 / 12 * 86400)
+    return time_s, rent_usd + stored_usd + 2 * 90 * ("egress_tb" in aside)
 
 
 def sizes(row: Row) -> list[int]:
@@ -123,12 +133,12 @@ def sizes(row: Row) -> list[int]:
     return [gpus for gpus in range(NODE, most + 1, NODE) if gpus >= (row.min_gpus or 1)]
 
 
-def every_choice(offers: list[Row], tokens: float) -> dict[tuple[float, float], set[tuple[int, int]]]:
+def every_choice(offers: list[Row], tokens: float, aside: Any) -> dict[tuple[float, float], set[tuple[int, int]]]:
     """What has the same time and dollars is one point: either may be told."""
     points: dict[tuple[float, float], set[tuple[int, int]]] = {}
     for index, row in enumerate(offers):
         for gpus in sizes(row):
-            time_s, usd = figures(row, gpus, tokens)
+            time_s, usd = figures(row, gpus, tokens, aside)
             points.setdefault((round(time_s, 3), round(usd, 4)), set()).add((index, gpus))
     return points
 
@@ -146,13 +156,17 @@ def judged(choice: Choice) -> tuple[float, float]:
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(offers=markets, tokens=st.sampled_from([2e8, 3e9, 4e10]))
-def test_the_front_of_a_market_is_that_of_plain_arithmetic(tmp_path: Path, offers: list[Row], tokens: float) -> None:
-    report, points = asked(tmp_path, offers, tokens), every_choice(offers, tokens)
+@given(offers=markets, tokens=st.sampled_from([2e8, 3e9, 4e10]), aside=asides)
+def test_the_front_of_a_market_is_that_of_plain_arithmetic(
+    tmp_path: Path, offers: list[Row], tokens: float, aside: dict[str, float]
+) -> None:
+    rates = {"storage_tb": ("usd_per_tb_month", 23.0), "egress_tb": ("usd_per_tb_egress", 90.0)}
+    more = dict(rate for name, rate in rates.items() if name in aside)
+    report, points = asked(tmp_path, offers, tokens, {**aside, **more}), every_choice(offers, tokens, aside)
     best = undominated(points)
     told = {(int(choice.parts[0].price.provider.split()[1]), choice.gpus): judged(choice) for choice in report.front}
     for (index, gpus), (time_s, usd) in told.items():
-        assert (time_s, usd) == pytest.approx(figures(offers[index], gpus, tokens), rel=1e-6)
+        assert (time_s, usd) == pytest.approx(figures(offers[index], gpus, tokens, aside), rel=1e-6)
     assert len(told) == len(best)
     assert all(any(key in told for key in points[point]) for point in best), "nothing is missing"
     for choice in report.front:

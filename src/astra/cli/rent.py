@@ -51,6 +51,10 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     if "tokens" not in fields:
         raise InputError("--tokens", None, want="the tokens to train", fix="Such as --tokens 2T.")
     export.check_target(args, "pick", "export_out")
+    if args.export_out is not None:
+        from astra.atomic import check_folder  # noqa: PLC0415
+
+        check_folder(args.export_out, flag="--export-out")
     from astra.cli.progress import followed  # noqa: PLC0415
     from astra.renting.rent import rent  # noqa: PLC0415
 
@@ -81,6 +85,6 @@ def _export(report: RentReport, args: argparse.Namespace) -> list[str]:
 
     plans = plan_of_choice(report.to_dict(), args.pick, "rent")
     launch, job = from_record(plans, 1, where="rent")
-    record = write(launch, job, args.export, folder=args.export_out, flag="--out")
+    record = write(launch, job, args.export, folder=args.export_out, flag="--export-out")
     estimate = plans["plans"][0]["estimate"]
     return [f"Files for {args.export} that start {estimate['name']} are in {record['folder']}."]

@@ -112,6 +112,7 @@ class StageCosts(NamedTuple):
     p2p_source: Codes
     ahead: Ints
     microbatches: Ints
+    in_flight: Ints  # (micro-batch, chunk) pairs alive on the fullest rank of that kind
     alive: Floats  # micro-batches through all of a rank's layers that weigh as much as its pairs in flight
     kept_whole: Floats
     kept_modules: Floats  # [mesh, rank, module] of it: what selective recompute of each module does not keep
@@ -220,13 +221,14 @@ def stage_costs(job: Job, meshes: Meshes, gathered: Gathered, *, every_rank: boo
     memory, held = StageMemory(job, gathered, table), _held(job, gathered, table)
     shards, expert_shards = shard_groups(job, columns, expert_groups(columns)[0])
     whole, checkpoint, largest = memory.layers("whole"), memory.layers("checkpoint"), memory.largest("whole")
-    in_flight = np.maximum(_in_flight(table.rank, columns, work.microbatches), work.ahead)  # on the fullest of a kind
+    in_flight = np.maximum(_in_flight(table.rank, columns, work.microbatches), work.ahead)
     alive = _alive(job, meshes, table, in_flight, work.microbatches, every_rank=every_rank)
     graphed = graph_bytes(job, checkpoint, alive)
     end_bytes = job.workload.element_bytes * gathered.shard.stream_tokens[gathered.place] * job.model.hidden
     ends = np.where(pp > 1, end_bytes, 0.0)[:, None] * (2.0 + effects.keeps_outputs(job.runtime, in_flight))
     return StageCosts(
         *work,
+        in_flight=in_flight,
         alive=alive,
         kept_whole=whole + times.queued_bytes(job, gathered.shard, work.microbatches, alive),
         kept_modules=memory.modules(job),

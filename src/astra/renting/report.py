@@ -282,8 +282,9 @@ def _network_notes(parts: Sequence[OfferPart], shown: Market) -> list[str]:
         return []
     servers = "; ".join(f"{', '.join(dict.fromkeys(gpus))} of {seller}" for seller, gpus in by_seller.items())
     return [
-        f"Nobody says what joins servers of {servers}: each is rented alone here. --assume-network joins them by the "
-        "usual network of their GPU; a column network in --prices says what you know."
+        f"Nobody says what joins servers of {servers} well enough to count on: each is rented alone here. "
+        "--assume-network joins them by the usual network of their GPU; a column network in --prices says what you "
+        "know."
     ]
 
 
