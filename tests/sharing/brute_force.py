@@ -1,15 +1,19 @@
 """The best schedule by trying all: every way of every task, every order, each task as early as it can be.
 
 Written apart from the planner: time is looked at wherever something starts or ends, and nothing is shared but records.
+``python -m tests.sharing.brute_force --first 1000 --problems 2000`` holds the planner against it on other problems.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
+import sys
 from itertools import permutations, product
 
-from astra.sharing.problem import SchedulingProblem, Task, TaskWay
+from astra.sharing.problem import GOALS, SchedulingProblem, Task, TaskWay
+from astra.sharing.solve import solve
 
 
 def best(problem: SchedulingProblem, goal: str) -> tuple[float, ...]:
@@ -68,3 +72,31 @@ def drawn(draw: random.Random, tasks: int) -> SchedulingProblem:
         ready_s = draw.choice((0.0, 0.0, draw.uniform(0, 1e5)))
         made.append(Task(tuple(ways), draw.choice((1.0, 1.0, 3.0, 0.5)), deadline_s + ready_s, ready_s))
     return SchedulingProblem(tuple(made), nodes)
+
+
+def worse(seed: int, tasks: int) -> list[str]:
+    """The goals in which the planner's schedule of a problem is not the best, each with both."""
+    problem, found = drawn(random.Random(seed), tasks), []
+    for goal, kinds in GOALS.items():
+        ours, least = solve(problem, kinds).values, best(problem, goal)
+        if not all(
+            math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-5) for one, other in zip(ours, least, strict=True)
+        ):
+            found.append(f"{seed} {goal}: {ours}, and the best is {least}")
+    return found
+
+
+def main() -> int:
+    """Hold the planner against brute force; 1 if it is worse anywhere."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--problems", type=int, default=200)
+    parser.add_argument("--tasks", type=int, default=3)
+    args = parser.parse_args()
+    found = [line for seed in range(args.first, args.first + args.problems) for line in worse(seed, args.tasks)]
+    print(*found, f"{args.problems * len(GOALS):,} problems of {args.tasks} jobs, {len(found)} not the best", sep="\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -27,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except KeyboardInterrupt:
-        _say("interrupted.")
-        return INTERRUPTED
+        return _interrupted()
     except BrokenPipeError:
         _drop_stdout()
         return READER_GONE
@@ -36,8 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def program() -> int:
     """The program itself: ``main``, and out at once. To take a plan's modules down takes longer than to draw it."""
-    _keep_memory()
-    code = main()
+    try:
+        _keep_memory()
+        code = main()
+    except KeyboardInterrupt:
+        code = _interrupted()
     threads = sys.modules.get("threading")
     if threads is not None and threads.active_count() > 1:
         return code  # somebody still works: the interpreter waits for them
@@ -94,6 +96,11 @@ def _error_record(arguments: list[str], kind: str, error: Exception, exit_code: 
         output.write_stdout(output.error_record(kind, error, exit_code))
     except AstraError:
         return  # The stream itself is what failed; the message is already on stderr.
+
+
+def _interrupted() -> int:
+    _say("interrupted.")
+    return INTERRUPTED
 
 
 def _say(message: str) -> None:
