@@ -116,7 +116,7 @@ def useful(gpus: int, spot: bool) -> float:
     return work / (mean * math.exp(900 / mean) * (math.exp((work + write) / mean) - 1))
 
 
-def figures(row: Row, gpus: int, tokens: float, aside: Any) -> tuple[float, float]:
+def figures(row: Row, gpus: int, tokens: float, aside: Any = MappingProxyType({})) -> tuple[float, float]:
     """Seconds from the order to the end and dollars, by hand."""
     start = row.startup_s if row.startup_s is not None else 900 + 120 * math.log2(gpus // NODE)
     time_s = start + tokens / tokens_per_s(row.gpu, gpus) / useful(gpus, row.market == "spot") + aside.get("idle_s", 0)
