@@ -205,6 +205,8 @@ def main() -> None:
         if args.only in recipe["recipe"]:
             rows.append(compare(recipe))
             show(rows[-1])
+    if not rows:
+        parser.error(f"no recipe of {RECIPES.name} has {args.only!r} in its name")
     print(summary(rows))
     if args.save:
         date = datetime.datetime.now(tz=datetime.timezone.utc).date()
