@@ -102,11 +102,11 @@ def worth_sentences(planset: MixedPlanSet) -> list[str]:
 def choice_sentences(planset: MixedPlanSet) -> list[str]:
     """Which pool to return first and which node to rent next."""
     first, following = planset.return_first, planset.rent_next
-    told = [f"return first {_hired(first, -first.change)}"] if first is not None else []
-    told += [f"rent next {_hired(following, following.change)}"] if following is not None else []
+    parts = [f"return first {_hired(first, -first.change)}"] if first is not None else []
+    parts += [f"rent next {_hired(following, following.change)}"] if following is not None else []
     chosen = [choice for choice in (first, following) if choice is not None]
     by = "dollar" if all(choice.usd_per_h is not None for choice in chosen) else "GPU (not all pools have a price)"
-    return [f"By what each {by} brings: {' and '.join(told)}."] if told else []
+    return [f"By what each {by} brings: {' and '.join(parts)}."] if parts else []
 
 
 def _hired(choice: PoolChoice, change: float) -> str:
