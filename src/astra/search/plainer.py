@@ -7,6 +7,7 @@ published how much either is worth, and each chunk more is sent and waited for, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from astra.cost.stage import Gathered, parts_of
@@ -26,6 +27,17 @@ def is_plain(layers: Split) -> bool:
     return len({*inner}) <= 1 and max(first, last) <= max(inner, default=max(first, last))
 
 
+class _Asked(NamedTuple):
+    """A plan whose layers may be dealt more plainly: its own step as it is doubted, and the most of another's."""
+
+    place: int
+    job: Job
+    own_s: float
+    limit_s: float
+    plain: bool
+    tries: list[Tried]
+
+
 class PlainDeals(NamedTuple):
     """What plain deals of a job's layers keep to; ``doubt`` is what unequal chunks are doubted by, of a step."""
 
@@ -35,24 +47,38 @@ class PlainDeals(NamedTuple):
     timed: Sequence[Gathered]
     doubt: float
 
-    def of(self, strategy: Strategy, step_s: float) -> Strategy:
-        """The strategy in the fewest plain chunks that are as good: itself, if none are."""
+    def of(self, plans: Sequence[tuple[Strategy, float]]) -> list[Strategy]:
+        """Strategies with their steps in the fewest plain chunks that are as good: themselves, where none are."""
+        chosen = [strategy for strategy, _ in plans]
+        asked = [found for place, plan in enumerate(plans) for found in self._asked(place, *plan)]
+        for parts in {id(one.tries[0].parts.parts): one.tries[0].parts.parts for one in asked}.values():
+            some = [one for one in asked if one.tries[0].parts.parts is parts]  # costed together
+            quicker = iter(simulated(some[0].job, [each for one in some for each in one.tries]))
+            for one in some:
+                chosen[one.place] = self._plainest(one, chosen[one.place], list(islice(quicker, len(one.tries))))
+        return chosen
+
+    def _asked(self, place: int, strategy: Strategy, step_s: float) -> Iterator[_Asked]:
         said = self.job.saying(strategy)
         own = layers_of(said, strategy)
         if strategy.vp == 1 or (is_plain(own) and len({*own}) > 1):
-            return strategy
+            return
         own_s, plain = self._doubted(step_s, own), is_plain(own)
         limit_s = own_s * (1 + (LEAST_BETTER if plain else max(self.doubt, LEAST_BETTER)))
         parts = parts_of(said, as_row(said, strategy).meshes.columns, self.timed if said is self.job else ())
         tries = [Tried(one, parts, deals, limit_s) for one, deals in self._deals(strategy, plain=plain)]
+        if tries:
+            yield _Asked(place, said, own_s, limit_s, plain, tries)
+
+    def _plainest(self, asked: _Asked, strategy: Strategy, quicker: Sequence[list[tuple[float, Split]]]) -> Strategy:
         found = [
-            (replace(one, layers=() if len({*layers}) == 1 else layers), self._doubted(seconds, layers))
-            for (one, *_), quicker in zip(tries, simulated(said, tries), strict=True)
-            for seconds, layers in quicker
+            (replace(one.strategy, layers=() if len({*layers}) == 1 else layers), self._doubted(seconds, layers))
+            for one, faster in zip(asked.tries, quicker, strict=True)
+            for seconds, layers in faster
         ]
-        least_s = min([own_s] * plain + [seconds for _, seconds in found], default=own_s)
-        near = (one for one, seconds in found if seconds <= min(limit_s, least_s * (1 + LEAST_BETTER)))
-        return next((one for one in near if not legality(said, one, self.user_rules)), strategy)
+        least_s = min([asked.own_s] * asked.plain + [seconds for _, seconds in found], default=asked.own_s)
+        near = (one for one, seconds in found if seconds <= min(asked.limit_s, least_s * (1 + LEAST_BETTER)))
+        return next((one for one in near if not legality(asked.job, one, self.user_rules)), strategy)
 
     def _doubted(self, step_s: float, layers: Split) -> float:
         return step_s * (1 + self.doubt * (len({*layers}) > 1))

@@ -155,7 +155,7 @@ def _as_usual(judged: Judged, usual: Job, plans: list[Costed], name: str) -> lis
 def _plainer(judged: Judged, job: Job, plans: list[Costed], search: SearchOutcome) -> list[Costed]:
     """Plans with their layers dealt as plainly as is no worse worth telling."""
     deals = PlainDeals(job, judged.restrictions, judged.rules, search.grids.timed, UNEQUAL if judged.upper else 0.0)
-    dealt = [deals.of(strategy, result.step_s) for strategy, result in plans]
+    dealt = deals.of([(strategy, result.step_s) for strategy, result in plans])
     moved = [other for other, (strategy, _) in zip(dealt, plans, strict=True) if other is not strategy]
     results = estimate(job, moved, user_rules=judged.rules, timed=search.grids.timed) if moved else []
     found = dict(zip(moved, results, strict=True))
