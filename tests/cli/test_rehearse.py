@@ -103,6 +103,20 @@ def test_it_is_compared_with_the_runtime_and_gpu_that_ran(
         assert b["rehearsed_runtime"]["compute_s"] > 1.5 * a["rehearsed_runtime"]["compute_s"]
 
 
+def test_packed_sequences_are_rehearsed_and_predicted_whole(
+    plan: str, tmp_path: Path, astra_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpu(monkeypatch, "NVIDIA H100 80GB HBM3")
+    packed = tmp_path / "packed.json"
+    astra_command("plan", plan, "--packed", "128", "--quiet", "--out", str(packed))
+    whole, short = (astra_command("rehearse", path, "--json").record for path in (plan, str(packed)))
+    assert short["notes"] == ["Sequences are rehearsed and predicted as one sample each, not as packed."]
+    assert short["strategy"] == whole["strategy"]
+    for a, b in zip(short["stages"], whole["stages"], strict=True):
+        assert a["plan"]["compute_s"] < b["plan"]["compute_s"]
+        assert a["rehearsed_runtime"] == b["rehearsed_runtime"]
+
+
 def test_a_gpu_that_is_not_in_the_catalog_is_said(
     plan: str, astra_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,3 +58,13 @@ def test_every_runtime_that_fine_tunes_is_looked_at() -> None:
     able = [runtimes.runtime(name) for name in runtimes.runtime_names()]
     targets = {one.exports_to for one in able if "finetune" in one.can.tasks and one.exports_to}
     assert targets <= set(WEIGHTS)
+
+
+def test_samples_that_a_plan_counts_on_as_packed_are_left_to_the_user() -> None:
+    whole, packed = (
+        given("llama-3.1-8b", "16xH100", "dp16 mbs1 zero1", batch=64, seq=4096, task="finetune", packed=tokens)
+        for tokens in (0, 1024)
+    )
+    readme = EXPORTERS["megatron"].files(packed)["README.md"]
+    assert "packed of samples of 1,024 tokens that do not see each other" in readme
+    assert "packed" not in EXPORTERS["megatron"].files(whole)["README.md"]

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> VerbAnswer:
         rows,
         how="gpu" if gpu else "fake",
         gpu=gpu,
-        notes=[*counted, *plan.caveats(job.model, launch.strategy, framework)],
+        notes=[*counted, *plan.caveats(job.model, launch.strategy, job.workload, framework)],
         framework=framework,
     )
     return answer(found, args)

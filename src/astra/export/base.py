@@ -327,7 +327,7 @@ def _readme(launch: Launch, exporter: Exporter) -> str:
 | verified with | {exporter.verified} |
 
 {(exporter.notes(launch) if exporter.notes else template(f"{exporter.name}_notes.md")).strip()}
-{_left_over(exporter.left(launch))}"""
+{_left_over([*exporter.left(launch), *_packing(workload)])}"""
 
 
 def _memory(launch: Launch) -> str:
@@ -338,6 +338,14 @@ def _memory(launch: Launch) -> str:
     if figures.peak_low_gib is not None and figures.peak_high_gib is not None:
         between = f" ({figures.peak_low_gib:.1f} to {figures.peak_high_gib:.1f})"
     return f"| memory per GPU | {figures.peak_gib:.1f} GiB{between} of {figures.limit_gib:.1f} GiB |\n"
+
+
+def _packing(workload: Workload) -> list[Left]:
+    """Files read sequences as the data has them; Megatron-Bridge alone packs, where micro-batches are one sequence."""
+    if not workload.packed:
+        return []
+    counted = f"samples of {workload.packed:,} tokens that do not see each other"
+    return [Left("your data", f"the step time counts on sequences packed of {counted}: see that yours are")]
 
 
 def _left_over(left: list[Left]) -> str:

@@ -27,7 +27,7 @@ def is_plain(layers: Split) -> bool:
     return len({*inner}) <= 1 and max(first, last) <= max(inner, default=max(first, last))
 
 
-class _Asked(NamedTuple):
+class _Dealing(NamedTuple):
     """A plan whose layers may be dealt more plainly: its own step as it is doubted, and the most of another's."""
 
     place: int
@@ -58,7 +58,7 @@ class PlainDeals(NamedTuple):
                 chosen[one.place] = self._plainest(one, chosen[one.place], list(islice(quicker, len(one.tries))))
         return chosen
 
-    def _asked(self, place: int, strategy: Strategy, step_s: float) -> Iterator[_Asked]:
+    def _asked(self, place: int, strategy: Strategy, step_s: float) -> Iterator[_Dealing]:
         said = self.job.saying(strategy)
         own = layers_of(said, strategy)
         if strategy.vp == 1 or (is_plain(own) and len({*own}) > 1):
@@ -68,9 +68,9 @@ class PlainDeals(NamedTuple):
         parts = parts_of(said, as_row(said, strategy).meshes.columns, self.timed if said is self.job else ())
         tries = [Tried(one, parts, deals, limit_s) for one, deals in self._deals(strategy, plain=plain)]
         if tries:
-            yield _Asked(place, said, own_s, limit_s, plain, tries)
+            yield _Dealing(place, said, own_s, limit_s, plain, tries)
 
-    def _plainest(self, asked: _Asked, strategy: Strategy, quicker: Sequence[list[tuple[float, Split]]]) -> Strategy:
+    def _plainest(self, asked: _Dealing, strategy: Strategy, quicker: Sequence[list[tuple[float, Split]]]) -> Strategy:
         found = [
             (replace(one.strategy, layers=() if len({*layers}) == 1 else layers), self._doubted(seconds, layers))
             for one, faster in zip(asked.tries, quicker, strict=True)

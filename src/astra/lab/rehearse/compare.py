@@ -129,13 +129,13 @@ def _present(job: Job, gpu: str | None, notes: list[str]) -> tuple[Device | None
 
 
 def rehearsed_job(job: Job, device: Device, runtime: str = plan.RUNTIME) -> Job:
-    """The plan's job, as the rehearsed runtime would run it on some GPU."""
-    pool = job.pool
+    """The plan's job, as the rehearsed runtime would run it on some GPU: with sequences that are one sample."""
+    pool, workload = job.pool, replace(job.workload, packed=0)
     if device.name != pool.device.name:
         node = hardware.default_node(device)
         node = replace(node, gpus=math.gcd(pool.gpus, node.gpus))  # any count of GPUs: no network is compared
         pool = Pool(device=device, node=node, gpus=pool.gpus)
-    return replace(job, pool=pool, runtime=runtimes.runtime(runtime))
+    return replace(job, pool=pool, workload=workload, runtime=runtimes.runtime(runtime))
 
 
 def _host_speed(job: Job, strategy: Strategy, stages: Sequence[RehearsedStage]) -> float | None:

@@ -117,7 +117,7 @@ def counted_only(strategy: Strategy, workload: Workload) -> list[str]:
     return found
 
 
-def caveats(model: ModelSpec, strategy: Strategy, framework: Framework = "megatron") -> list[str]:
+def caveats(model: ModelSpec, strategy: Strategy, workload: Workload, framework: Framework = "megatron") -> list[str]:
     """What is rehearsed in another way than it was planned, in sentences."""
     found = []
     if framework == "torch":
@@ -139,6 +139,8 @@ def caveats(model: ModelSpec, strategy: Strategy, framework: Framework = "megatr
         found.append("CUDA graphs are not rehearsed: the host's time is that of single launches.")
     if model.window is not None:
         found.append("Attention windows are rehearsed as full causal attention: its time is too long, memory is right.")
+    if workload.packed:
+        found.append("Sequences are rehearsed and predicted as one sample each, not as packed.")
     if "tp" in strategy.overlap:
         found.append("Tensor-parallel overlap needs TransformerEngine: the rehearsal runs the plain kernels.")
     return found
