@@ -16,7 +16,7 @@ from astra.interrupts import start
 
 SCENE = """
 import os, signal
-from astra.interrupts import uninterrupted
+from astra.errors import uninterrupted
 try:
     with uninterrupted():
         os.kill(os.getpid(), signal.SIGINT)

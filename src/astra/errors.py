@@ -1,11 +1,13 @@
 """The error family: what a user did or asked that cannot be answered, with advice.
 
 Each class has its own exit code. Anything else that escapes is a bug in Astra. Text from outside is made fit to be
-shown: what would move a cursor, or hide or reorder letters, is written out instead.
+shown: what would move a cursor, or hide or reorder letters, is written out instead. What must not break off is held
+together while an interrupt waits.
 """
 
 from __future__ import annotations
 
+import signal
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -133,3 +135,16 @@ def _shown(got: object) -> str:
     except Exception:  # a number of thousands of digits, or an object that cannot show itself
         text = f"a value of the type {type(got).__name__}"
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold an interrupt back until the end of the block, on POSIX."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

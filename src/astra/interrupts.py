@@ -1,27 +1,14 @@
-"""Ctrl-C at a bad moment: what must not break off ends first, and processes of ours are ended by who started them."""
+"""Processes of ours, which are ended by who started them: no Ctrl-C reaches them."""
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from astra.errors import uninterrupted
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold an interrupt back until the end of the block, on POSIX."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start(process: BaseProcess) -> None:

@@ -10,8 +10,8 @@ import astra
 
 SOURCE = Path(astra.__file__).parent
 LAYERS = (
-    ("__init__", "units", "errors", "provenance", "interrupts"),
-    ("files", "atomic", "journal"),
+    ("__init__", "units", "errors", "provenance"),
+    ("files", "atomic", "interrupts", "journal"),
     ("spec",),
     ("columns", "answer", "options"),
     ("answer_money",),

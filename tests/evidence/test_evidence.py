@@ -32,8 +32,8 @@ from astra.evidence.bars import (
     of_kind,
     sentence,
     unpublished,
-    unseen,
 )
+from astra.evidence.coverage import unseen
 from astra.evidence.kinds import MOST_EXPERTS, SHARED, STRUCTURE, WORDS, Kind, kind_of, runs, shape_of
 from astra.search.world import World
 from astra.spec.job import Job

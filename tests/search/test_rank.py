@@ -11,7 +11,6 @@ from astra.api import make_job
 from astra.evidence.bars import Doubt
 from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.search.detail import estimate
-from astra.search.doubts import doubt_of
 from astra.search.engine import search
 from astra.search.world import World
 from astra.spec.request import read_request
@@ -94,6 +93,6 @@ def test_a_search_doubts_what_it_finds_as_an_estimate_does(asked: dict[str, Any]
     results = estimate(world.job, [one.strategy for one in found.candidates])
     for one, result in zip(found.candidates, results, strict=True):
         assert one.step_s == pytest.approx(result.step_s)
-        assert one.step_s * doubt_of(Doubt(world.job), one.strategy) == pytest.approx(result.step_s_range.high)
+        assert one.step_s * Doubt(world.job).of_strategy(one.strategy) == pytest.approx(result.step_s_range.high)
     uppers = [result.step_s_range.high for result in results]
     assert uppers == pytest.approx(sorted(uppers))

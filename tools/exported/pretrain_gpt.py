@@ -35,7 +35,7 @@ from astra.lab.rehearse import cpu, megatron_config  # noqa: E402
 # Later words win; they come after those of the exported script.
 WITHOUT_ENGINE: Final = (
     "--transformer-impl", "local", "--attention-backend", "unfused", "--no-rope-fusion", "--no-persist-layer-norm",
-    "--no-gradient-accumulation-fusion", "--no-masked-softmax-fusion",
+    "--no-gradient-accumulation-fusion", "--no-masked-softmax-fusion", "--cuda-graph-impl", "none",
 )  # fmt: skip
 WITHOUT_GPU: Final = (
     "--distributed-backend", "gloo", "--no-check-for-nan-in-loss-and-grad", "--no-gradient-reduce-div-fusion",

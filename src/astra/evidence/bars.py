@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import Column, code, unique
+from astra.columns import Column, code, from_strategy, unique
 from astra.evidence.kinds import (
     KEYS,
     MOST_EXPERTS,
@@ -42,6 +42,7 @@ from astra.evidence.kinds import (
 from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.job import Job
+from astra.spec.strategy import Strategy
 
 COVERED: Final = 0.8  # share of the steps that a bar holds
 PENALTY: Final = {
@@ -281,6 +282,11 @@ class Doubt:
         unequal = columns.get("unequal", self._depth % (columns["pp"] * columns["vp"]) > 0)  # layers, if they are known
         return np.asarray(self._factors[keys] * (1 + UNEQUAL * unequal))
 
+    def of_strategy(self, strategy: Strategy) -> float:
+        """The factor of one strategy, which says its layers where they are not equal."""
+        unequal = np.array([len(set(strategy.layers)) > 1])
+        return float(self.of({**from_strategy(strategy), "unequal": unequal})[0])
+
     def of_each(self, columns: Mapping[str, Column], zero: Ints, offload: Ints) -> Floats:
         """[row, sharding]: the same with each ZeRO stage and offload."""
         rows = {name: column[:, None] for name, column in columns.items()}
@@ -311,27 +317,6 @@ class _Above(Doubt):
     def of(self, columns: Mapping[str, Column]) -> Floats:
         """The factor of each row of a table."""
         return np.where(self._all.of(columns) >= self._least, 1.0, np.inf)
-
-
-class Covered(NamedTuple):
-    """One run of a source that neither constants nor bars have seen."""
-
-    source: str
-    kind: str  # of model: dense, or moe
-    held: bool
-    log_bar: float
-
-
-def unseen() -> list[Covered]:
-    """Every published run."""
-    known, found = runs(), []
-    for source in sorted(set(known.source)):
-        own = [place for place, name in enumerate(known.source) if name == source]
-        kinds = [known.kind(place) for place in own]
-        bars, sizes = log_bars(kinds, without=source), np.abs(known.unseen_log_error[own])
-        for kind, bar, size in zip(kinds, bars.tolist(), sizes.tolist(), strict=True):
-            found.append(Covered(source, kind.model, size <= bar, bar))
-    return found
 
 
 # What a strategy does beyond the plain, in words; a plain value has none.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from astra.columns import Columns, cross, distinct, from_strategy, unique
+from astra.columns import Columns, cross, distinct, unique
 from astra.cost.memory import Sharding
 from astra.evidence.bars import Doubt, least_factor
 from astra.evidence.kinds import asked_of_degrees, kind_at
 from astra.provenance import Floats, Ints
 from astra.search.space import Space
 from astra.spec.job import Job
-from astra.spec.strategy import Strategy
 
 
 class Doubts:
@@ -70,9 +69,3 @@ def _groups_of(job: Job, counts: Ints) -> tuple[Ints, Ints]:
     downwards = counts[::-1]
     last, group = distinct(np.round(np.log2(downwards)).astype(np.int64), downwards <= reach)
     return len(counts) - 1 - last, group[::-1]
-
-
-def doubt_of(doubt: Doubt, strategy: Strategy) -> float:
-    """The same of a strategy that a search found, which says its layers where they are not equal."""
-    unequal = np.array([len(set(strategy.layers)) > 1])
-    return float(doubt.of({**from_strategy(strategy), "unequal": unequal})[0])

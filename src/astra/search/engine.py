@@ -29,7 +29,6 @@ from astra.provenance import Bools, Floats, Ints
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
 from astra.search.bounds import Grids, grid_bound_s, layers_may_fit
-from astra.search.doubts import doubt_of
 from astra.search.settle import (
     FIRST_GRIDS,
     GROUP,
@@ -173,7 +172,7 @@ class Leaders:
         return kind, least.reshape(len(first), -1)
 
     def _doubted(self, strategy: Strategy) -> float:
-        return 1.0 if self._doubt is None else doubt_of(self._doubt, strategy)
+        return 1.0 if self._doubt is None else self._doubt.of_strategy(strategy)
 
     def limit_s(self, groups: Ints) -> Floats:
         """The step time a strategy of each group must beat."""

@@ -21,7 +21,6 @@ from astra.money.tags import tag_of
 from astra.rules.table import Rule
 from astra.search.attempts import untried
 from astra.search.detail import estimate, legality
-from astra.search.doubts import doubt_of
 from astra.search.engine import Progress, SearchOutcome, among
 from astra.search.ledger import able, lost_by, no_coverage, nothing_fits, nothing_simulated, rejects_of
 from astra.search.ranked import Judged, Ranked, ranked
@@ -47,7 +46,7 @@ def daring(
     if safe.doubt is None:
         return None
     below_s, grids, best = first.step_s * (1 - LEAST_GAIN), safe.grids, safe.candidates[0]
-    upper_s = best.step_s * doubt_of(safe.doubt, best.strategy)
+    upper_s = best.step_s * safe.doubt.of_strategy(best.strategy)
     found = among(grids, keep=1, doubt=safe.doubt.above((1 - 1e-9) * upper_s / below_s), below_s=below_s)
     if not found.candidates:
         return None

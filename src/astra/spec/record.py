@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from astra.errors import InputError
-from astra.interrupts import uninterrupted
+from astra.errors import InputError, uninterrupted
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ import numpy as np
 import astra
 from astra.answer import Result
 from astra.catalog.hardware import catalog_hash
-from astra.evidence.bars import unseen
+from astra.evidence.coverage import unseen
 from astra.provenance import Floats
 from astra.validate.replay import JOINED, ReplayedRun
 
