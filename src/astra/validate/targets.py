@@ -79,7 +79,7 @@ def _most(name: str, bound: float, value: float, shown: str = "") -> Target:
 
 
 def _least(name: str, bound: float, value: float, shown: str) -> Target:
-    return Target(name, f"at least {bound:.2f}", shown, value >= bound, f"{bound - value:.3f}")
+    return Target(name, f"at least {bound:g}", shown, value >= bound, f"{bound - value:.3f}")
 
 
 def _operators() -> Iterator[Target]:
