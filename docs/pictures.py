@@ -1,4 +1,4 @@
-"""The README's pictures: ``python docs/pictures.py``. Needs the extra ``[serve]`` and Chromium.
+"""The README's pictures: ``python docs/pictures.py``. Needs the extra ``[serve]``, rich and Chromium.
 
 ``docs/images/terminal.svg`` is what ``astra plan`` prints, ``docs/images/page.png`` the page of ``astra serve``.
 """
@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.text import Text
 
 import astra
-from astra.report.text import render_plans
 
 IMAGES = Path(__file__).parent / "images"
 COLUMNS = 100
@@ -32,7 +31,7 @@ def terminal() -> None:
     plans = astra.plan("llama-2-70b", gpus="512xH100", batch=1024, seq=4096, tokens="1T")
     with tempfile.TemporaryFile("w") as nowhere:
         console = Console(record=True, width=COLUMNS, file=nowhere)
-        console.print(Text.from_ansi(render_plans(plans, COLUMNS, True)))
+        console.print(Text.from_ansi(plans.draw(COLUMNS, color=True)))
     svg = console.export_svg(title="astra plan llama-2-70b --gpus 512xH100 --batch 1024 --seq 4096 --tokens 1T")
     # The picture must not fetch its letters from anywhere.
     (IMAGES / "terminal.svg").write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL), encoding="utf-8")
