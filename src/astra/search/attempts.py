@@ -47,7 +47,8 @@ def may_win(attempt: Attempt, first: Grids, doubt: Doubt | None, below_s: float)
 def attempts(job: Job, restrictions: Restrictions) -> list[Attempt]:
     """A job as is usual, then what is tried where nothing fits: no graphs, then moments in bf16 too.
 
-    Few experts, which FSDP2 pads to as many shards as there are ranks, have more room in groups of ranks.
+    Weights in fp8 need sharded states, which those in bf16 can do without. Few experts, which FSDP2 pads to as many
+    shards as there are ranks, have more room in groups of ranks.
     """
     found = [Attempt(job, restrictions)]
     if _may_drop_graphs(job, restrictions):
@@ -56,6 +57,8 @@ def attempts(job: Job, restrictions: Restrictions) -> list[Attempt]:
         narrow = msgspec.structs.replace(restrictions, fixed={**restrictions.fixed, "moments": ("bf16",)})
         last = found[-1]
         found.append(Attempt(last.job, narrow, (*last.notes, "moments in bf16, because nothing fits with fp32")))
+    if job.words.params == "fp8" and "bf16" in job.runtime.can.params and not _spoken(restrictions, "params"):
+        found.append(Attempt(_saying(job, params="bf16"), restrictions, ("weights in bf16, where none run in fp8",)))
     if job.model.moe and job.runtime.amount("pads_experts"):
         found += _in_groups(found[0])
     return found
