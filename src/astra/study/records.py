@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec.structs import replace
 
-from astra.answer import Estimate, Plan, PlanSet, Range, Result, Table
+from astra.answer import Baseline, Estimate, Plan, PlanSet, Range, Result, Table
 from astra.answer_money import RentReport
 from astra.errors import InputError
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet, MixedStage
@@ -135,12 +135,16 @@ def answer_of(record: Mapping[str, Any], where: str) -> PlanSet | RentReport:
 def _mixed(record: Mapping[str, Any]) -> MixedPlanSet:
     """Plans over several pools hold more than the fields that all plans have."""
     found = msgspec.convert(record, MixedPlanSet)
-    launchable = record.get("launchable")
+    launchable, now = record.get("launchable"), record.get("baseline")
     plans, best = [_plan(plan) for plan in record["plans"]], _plan(record["conceivable"])
-    return replace(found, plans=plans, conceivable=best, launchable=launchable and _plan(launchable))
+    baseline = now and replace(msgspec.convert(now, Baseline), estimate=_estimate(now["estimate"]))
+    return replace(found, plans=plans, conceivable=best, launchable=launchable and _plan(launchable), baseline=baseline)
 
 
 def _plan(record: Mapping[str, Any]) -> Plan:
-    estimate = msgspec.convert(record["estimate"], MixedEstimate)
-    stages = [msgspec.convert(stage, MixedStage) for stage in record["estimate"]["stages"]]
-    return replace(msgspec.convert(record, Plan), estimate=replace(estimate, stages=stages))
+    return replace(msgspec.convert(record, Plan), estimate=_estimate(record["estimate"]))
+
+
+def _estimate(record: Mapping[str, Any]) -> MixedEstimate:
+    stages = [msgspec.convert(stage, MixedStage) for stage in record["stages"]]
+    return replace(msgspec.convert(record, MixedEstimate), stages=stages)
