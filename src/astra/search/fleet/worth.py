@@ -47,9 +47,9 @@ def remarks(planner: Planner, answer: FleetAnswer, money: Money, *, asked: bool)
     """All remarks on an answer; those that plan the fleet again where they are asked for."""
     worth, names = Worth(planner, answer.fastest), planner.fleet.names
     without = worth.without(_missed(planner, answer, asked=asked))
-    more = worth.one_more(range(len(names)) if asked and not planner.exact else [])
+    planned = asked and not planner.exact
+    more = worth.one_more(range(len(names)) if planned else [])
     idle = _idle(planner, answer.best, answer.candidates, answer.left_out, worth if asked else None)
-    asked_now = asked and not planner.exact
     marginal = _marginal(planner, answer.fastest, more)
     return Remarks(
         idle,
@@ -57,7 +57,7 @@ def remarks(planner: Planner, answer: FleetAnswer, money: Money, *, asked: bool)
          *absences(planner.fleet, answer.best, answer.alone, without.by_pool)],
         without.by_pool,
         marginal,
-        _return_first(planner.fleet, answer, without.by_pool, money) if asked_now else None,
+        _return_first(planner.fleet, answer, without.by_pool, money) if planned else None,
         _rent_next(planner.fleet, marginal, money),
     )  # fmt: skip
 
