@@ -331,7 +331,7 @@ def test_a_node_says_how_fast_its_hosts_are(tmp_path: Path) -> None:
     path.write_text(node.format("1.6"))
     assert clusters.read_cluster(path).pools[0].node.host_speed == 1.6
     assert hardware.node_type("dgx-h100").host_speed == 1
-    for bad in ("0", "-1", "nan", "inf", "true", '"fast"'):
+    for bad in ("0", "-1", "nan", "inf", "1e-300", "1e300", "true", '"fast"'):
         path.write_text(node.format(bad))
         with pytest.raises(InputError, match="host_speed"):
             clusters.read_cluster(path)

@@ -13,6 +13,7 @@ Generation = Literal[
     "", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"
 ]  # fmt: skip
 _NEAR_HOST_BYTES_PER_S: Final = 1e11
+FASTEST_HOST: Final = 100.0  # times as fast as those we measured; as many times slower at most
 
 
 class Device(Spec, frozen=True, kw_only=True):
@@ -124,6 +125,8 @@ class NodeType(Spec, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_fields("node", self, f"node {self.name}")
+        speed, want = self.host_speed, f"between {1 / FASTEST_HOST:g} and {FASTEST_HOST:g}, 1 as those we measured"
+        check(1 / FASTEST_HOST <= speed <= FASTEST_HOST, f"node {self.name}.host_speed", speed, want)
         reaches, want = [link.reach for link in self.links], "tiers with growing reach, each once"
         check(reaches == sorted(set(reaches)), f"node {self.name}.links", reaches, want)
 
