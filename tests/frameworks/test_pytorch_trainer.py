@@ -253,6 +253,22 @@ def test_groups_with_local_steps_train_as_workers_in_turn(
     same([found[at] for at in sorted(found)], [in_turn[at] for at in sorted(found)])
 
 
+def test_a_line_is_written_at_once_where_python_does_not_buffer(tmp_path: Path) -> None:
+    """Or lines of groups run into each other. A datagram is what was written at a time."""
+    if not ready("torch"):
+        pytest.skip(".venvs/torch could not be made (see make test-frameworks)")
+    write(tmp_path, TRAINER.files(launch_of(ALONE)))
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+    command = [str(python_of("torch")), "-u", str(tmp_path / "train.py"), "--steps", "2"]
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with here, there:
+        subprocess.run(command, stdout=there, env=SETTINGS | alone, timeout=300, check=True)
+        here.setblocking(False)
+        assert all(here.recv(4096).decode().startswith(f"step {step} loss ") for step in (1, 2))
+        with pytest.raises(BlockingIOError):
+            here.recv(4096)
+
+
 def test_jobs_with_local_steps_train_as_workers_in_turn(in_turn: dict[tuple[int, int], Step], tmp_path: Path) -> None:
     for place, out in enumerate(as_jobs(tmp_path, grouped(LOCAL_GROUPS[0])._replace(local=3), 8)):
         found = local_steps_of(out)
