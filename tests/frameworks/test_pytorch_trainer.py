@@ -262,7 +262,7 @@ def test_a_line_is_written_at_once_where_python_does_not_buffer(tmp_path: Path) 
     command = [str(python_of("torch")), "-u", str(tmp_path / "train.py"), "--steps", "2"]
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with here, there:
-        subprocess.run(command, stdout=there, env=SETTINGS | alone, timeout=300, check=True)
+        subprocess.run(command, stdout=there.fileno(), env=SETTINGS | alone, timeout=300, check=True)
         there.shutdown(socket.SHUT_WR)
         written = [*iter(lambda: here.recv(4096).decode(), "")]
     assert all(re.fullmatch(r"step \d loss \S+ norm .* GiB\n", line) for line in written), written
