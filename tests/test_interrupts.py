@@ -17,6 +17,7 @@ from astra.interrupts import start
 SCENE = """
 import os, signal
 from astra.errors import uninterrupted
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts a program in the background has it ignored
 try:
     with uninterrupted():
         os.kill(os.getpid(), signal.SIGINT)

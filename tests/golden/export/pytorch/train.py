@@ -836,7 +836,9 @@ def main() -> None:
         if dist.get_rank(together) == 0:
             speed = (GLOBAL_BATCH if LOCAL == 1 else SAMPLES) * SEQ / took
             told = f"step {step + 1}{alone} loss {loss:.6f} norm {norm:.4f} {took:.3f} s {speed:,.0f} tokens/s"
-            print(f"{told} peak {peak.item() / 2**30:.2f} GiB", flush=True)
+            # Written at once: lines of groups that print to one place do not run into each other.
+            sys.stdout.write(f"{told} peak {peak.item() / 2**30:.2f} GiB\n")
+            sys.stdout.flush()
         if given.save and due and meets:
             due = False
             trainer.save(os.path.join(given.save, f"step-{step + 1}"), group)
