@@ -131,6 +131,16 @@ def test_every_verb_has_help_with_an_example() -> None:
         assert verb.DESCRIPTION
 
 
+@pytest.mark.parametrize("package", ["search", "search/fleet"])
+def test_the_head_of_the_search_names_its_modules(package: str) -> None:
+    """A newcomer finds every module there, and none that is gone."""
+    said = (SOURCE / package / "__init__.py").read_text(encoding="utf-8")
+    modules = {path.stem for path in (SOURCE / package).glob("*.py")} - {"__init__"}
+    assert modules <= set(re.findall(r"\w+", said))
+    listed = {name for line in said.splitlines() for name in re.findall(r"^    ([\w, ]+?)  ", line)}
+    assert {name for names in listed for name in names.split(", ")} <= modules
+
+
 def test_modules_that_texts_speak_of_exist() -> None:
     """``cost/state.py`` and ``partition.solve``: in our own source and its data, from the package on."""
     packages = {path.name for path in SOURCE.iterdir() if path.is_dir()}

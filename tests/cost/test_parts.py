@@ -148,6 +148,28 @@ def test_less_work_is_never_slower_under_a_power_limit(gemm_s: float, stream_s: 
     assert clocked(max(gemm_s * less, 1e-9), stream_s) <= whole
 
 
+def test_products_and_attention_have_one_clock() -> None:
+    """A GPU has one clock: where power limits it, all that its tensor cores do takes as much longer."""
+    asked = World.of(PlanRequest(model="llama-2-7b", gpus=("8xH100",))).job
+    one = {name: np.ones(1, np.int64) for name in ("tp", "cp", "ep", "etp", "mbs")}
+    one |= {"sp": np.zeros(1, bool), "flash": np.ones(1, bool)}
+    free, limited = (
+        gather_parts(
+            msgspec.structs.replace(asked, runtime=changed(asked.runtime, clock=1.2, clock_follows_power=each)), one
+        ).parts
+        for each in (0.0, 1.0)
+    )
+    slower = []
+    for key in (each for each in limited if each != EMBEDDING):
+        for way in ("forward", "backward"):
+            slowed, full = getattr(limited[key], way), getattr(free[key], way)
+            slower.append(float(np.max(slowed.gemm_s / full.gemm_s)))
+            assert slowed.attention_s == pytest.approx(slower[-1] * full.attention_s)
+    assert min(slower) >= 1
+    assert 1.01 < max(slower) <= 1.2 * (1 + 1e-9)
+    assert any(np.max(part.forward.attention_s) > 0 for part in limited.values())
+
+
 def test_collectives_take_the_hosts_time_where_a_runtime_says_so() -> None:
     some = shard(128, tp=2, sp=True)
     asked, calls = (

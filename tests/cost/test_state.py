@@ -123,3 +123,10 @@ def test_fp8_weights_beside_or_instead_of_bf16() -> None:
     assert weights("fp8", "pretrain") == 2
     assert weights("bf16", "lora") == 2
     assert weights("fp8", "lora") == 1
+
+
+def test_an_experts_weights_have_copies_in_fp8_as_others_have() -> None:
+    half = HELD.dense / 2
+    for held in (HELD, Held(half, half, half, half, HELD.frozen)):
+        found = static_bytes(asked(precision="fp8", params="bf16"), held, how(1, 1), np.array([10.0]))
+        assert float(found.weights[0]) == 4 * PARAMETERS

@@ -9,12 +9,15 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
+from astra.catalog import runtimes
 from astra.export import EXPORTERS
-from astra.export.base import Launch, Mesh, refusals
+from astra.export.base import Launch, Mesh, limits_broken, refusals
+from astra.rules.can import may
 from astra.spec.model import Quirk, Rotary
 from astra.spec.names import by_name
 from astra.spec.strategy import Strategy
-from tests.export.launching import given, run_script, write
+from astra.spec.strategy_fields import RUNTIME_CHOICES
+from tests.export.launching import given, job_of, launched, run_script, write
 
 TARGETS = sorted(EXPORTERS)
 # A plan each target expresses, near enough to plain that one field at a time can be changed.
@@ -108,6 +111,22 @@ def test_training_in_fp32_is_written_or_refused(target: str) -> None:
         return
     (reason,) = refusals(EXPORTERS[target], wide)
     assert "does not train in tf32 here" in reason
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
+@pytest.mark.parametrize("name", [one.name for one in runtimes.runtimes() if one.exports_to])
+def test_what_a_runtime_can_run_its_own_target_can_say(name: str, model: str) -> None:
+    """Whatever is fixed: a plan keeps to what its runtime can, and the limits of files add nothing on one pool."""
+    runtime, said = runtimes.runtime(name), 0
+    job = job_of(model, "16xH100", batch=128, seq=4096, runtime=name)
+    words = [f"{field}={word}" for field in RUNTIME_CHOICES for word in getattr(runtime.can, field)]
+    grids = ["dp16", "tp2 sp dp8", "tp8 sp dp2", "pp2 dp8", "pp2 vp2 schedule=interleaved dp8", "dp16 ep8"]
+    for text in (f"{grid} zero{zero} {word}" for grid in grids for zero in runtime.can.zero for word in ["", *words]):
+        strategy = job.strategy(text)
+        if not may(runtime, strategy, job.model, job.workload, job.pool):
+            said += 1
+            assert limits_broken(EXPORTERS[runtime.exports_to], launched(job, strategy)) == [], text
+    assert said or may(runtime, job.strategy("dp16"), job.model, job.workload)[0].field == "model"
 
 
 @pytest.mark.parametrize("field", CHANGES)

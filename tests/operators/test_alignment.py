@@ -82,6 +82,14 @@ def test_what_is_padded_is_read_and_written_once(n: int, k: int) -> None:
         assert least_s <= float(np.max(copies_s)) <= 1.5 * least_s + 1e-5
 
 
+def test_each_expert_has_copies_of_its_own() -> None:
+    m, n, k, one, four = (np.array([float(size)]) for size in (8192, 4096, 1001, 1, 4))
+    alone, together = (padded(device("H200"), "bf16", m, n, k, groups)[2][:2] for groups in (one, four))
+    for alone_s, together_s in zip(alone, together, strict=True):
+        assert float(np.max(together_s)) == pytest.approx(4 * float(np.max(alone_s)))
+    assert float(np.max(alone[0])) > 0
+
+
 def step(vocab: int, runtime: str) -> Estimate:
     strategy = "dp8 mbs8 zero3" if runtime != "megatron" else "dp8 mbs8 zero1"
     model = ModelSpec(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from astra.export.base import Exporter, Launch, Left, Limit, header, joined, one_pool, python_header, template
+from astra.export.base import Exporter, Launch, Left, header, joined, one_pool, python_header, template
 from astra.export.launch_script import adapter_notes, adapters, preamble, torchrun
 from astra.export.quoting import json_text, yaml
 
@@ -137,19 +137,12 @@ def _deepspeed_files(launch: Launch) -> dict[str, str]:
     }
 
 
-def _wide_without_zero(launch: Launch) -> bool:
-    return launch.strategy.grads == "fp32" and launch.strategy.zero == 0
-
-
 DEEPSPEED: Final = Exporter(
     name="deepspeed",
     title="DeepSpeed configuration",
     verified="DeepSpeed 0.19.8: its own DeepSpeedConfig, for the job's number of ranks",
     runtime="deepspeed",
-    limits=(
-        one_pool("DeepSpeed"),
-        Limit("grads", "DeepSpeed adds gradients up in fp32 under ZeRO alone, zero 1 or more", _wide_without_zero),
-    ),
+    limits=(one_pool("DeepSpeed"),),
     made=_deepspeed_files,
     notes=lambda launch: template("deepspeed_notes.md") + adapter_notes(launch),
     left=left,

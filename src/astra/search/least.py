@@ -10,6 +10,7 @@ from astra.cost import effects, step
 from astra.layers import weights as weights_of
 from astra.operators.attention import BACKWARD_FLOPS
 from astra.provenance import Bools, Floats, Ints
+from astra.rules.can import able_rules
 from astra.schedule.registry import find
 from astra.search.bounds import products_s
 from astra.spec.job import STRAGGLING, Job
@@ -34,13 +35,14 @@ def least_passes(job: Job, microbatches: Ints, pp: Ints) -> Floats:
 def _may_be_shared(job: Job, microbatches: Ints, pp: Ints) -> Bools:
     """Whether ranks may take turns within a micro-batch, by chunks or with weight gradients of their own.
 
-    Megatron cuts stages into chunks where micro-batches come in rounds.
+    Some frameworks cut stages into chunks only where micro-batches come in whole rounds.
     """
     schedules = [find(name) for name in job.runtime.can.schedules]
     if any(schedule.splits_backward for schedule in schedules):
         return np.ones(pp.shape, bool)
     chunked = any(schedule.takes(2) for schedule in schedules)
-    return np.asarray(chunked & ((microbatches % pp == 0) | (job.runtime.framework != "megatron")))
+    in_rounds = any(rule.name == "interleaved_batch" for rule in able_rules(job.runtime))
+    return np.asarray(chunked & ((microbatches % pp == 0) | (not in_rounds)))
 
 
 def flops_bound_s(job: Job, counts: Ints) -> Floats:
