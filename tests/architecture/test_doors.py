@@ -15,7 +15,7 @@ MODULES = {"os", "np", "numpy", "json", "tomllib", "io", "codecs"}
 # By module and function: what comes with Astra and is trusted.
 DATA = {
     ("runtimes.py", "_table"), ("kinds.py", "runs"), ("prices.py", "_text_of"), ("grid.py", "_grids"),
-    ("models.py", "_by_alias"),
+    ("models.py", "_aliases"),
     ("models.py", "_load"), ("hardware.py", "catalog_hash"), ("hardware.py", "_device"), ("hardware.py", "_node"),
     ("hardware.py", "_texts"), ("curves.py", "load"), ("gemm.py", "surfaces"), ("basis.py", "read_json"),
     ("targets.py", "_table"), ("targets.py", "_data"),

@@ -58,6 +58,28 @@ def test_a_tuned_version_has_the_shape_of_its_base() -> None:
     assert model("mixtral-8x7b-instruct").name == "mixtral-8x7b"
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("qwen3-vl-235b", "qwen3-vl-235b-a22b"),
+        ("Qwen3.5-397B", "qwen3.5-397b-a17b"),
+        ("qwen3.5-397b-vl", "qwen3.5-397b-a17b-vl"),
+        ("qwen3-next-80b", "qwen3-next-80b-a3b"),
+        ("DeepSeek-V3.1-Terminus", "deepseek-v3"),
+    ],
+)
+def test_a_part_of_a_name_that_one_model_has_is_enough(text: str, name: str) -> None:
+    assert model(text).name == name
+
+
+def test_a_file_wins_over_a_part_of_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert model("qwen3-vl-235b").name == "qwen3-vl-235b-a22b"
+    Path("qwen3-vl-235b").mkdir()
+    Path("qwen3-vl-235b", "config.json").write_text(json.dumps(CONFIG))
+    assert model("qwen3-vl-235b").layers == CONFIG["num_hidden_layers"]
+
+
 def test_a_spec_is_taken_as_it_is() -> None:
     spec = model("gpt-2")
     assert model(spec) is spec

@@ -72,6 +72,14 @@ def test_assumed_values_are_said(
     assert not astra_command(*verb, "--json").record[told]
 
 
+@pytest.mark.parametrize(("verb", "told"), [(PLAN, "notes"), (ESTIMATE, "warnings")])
+def test_words_that_change_nothing_are_said(astra_command: Command, verb: tuple[str, ...], told: str) -> None:
+    asked = ("--imbalance", "1.5", "--lora-targets", "qkv", "--json")
+    said = " ".join(astra_command(*verb, *asked).record[told])
+    assert "--imbalance changes nothing: llama-2-7b has no experts" in said
+    assert "--lora-targets change nothing: the task is pretrain, not lora" in said
+
+
 @pytest.mark.parametrize("arguments", [PLAN, ESTIMATE, ("model", "m")])
 def test_json_is_the_only_thing_on_stdout_and_equals_the_file(
     astra_command: Command, planner: FakePlanner, arguments: tuple[str, ...], tmp_path: Path

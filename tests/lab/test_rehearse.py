@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+import astra
+from astra.api import make_job
 from astra.catalog import runtimes
+from astra.cli.plan import DEFAULT_MODEL
 from astra.errors import InputError
 from astra.lab.profile.plan import Store
 from astra.lab.rehearse import run as rehearse
@@ -228,6 +231,22 @@ def test_what_cannot_run_is_counted_and_said(strategy: str, word: str) -> None:
     case = case_of(MODEL, chosen, WORK)
     assert case.seq * chosen.cp == WORK.seq
     assert case.strategy.gpus == chosen.gpus  # the ring's ranks shard states like replicas
+
+
+def test_a_ring_of_few_micro_batches_is_counted() -> None:
+    """Its ranks are played as replicas, which have as many micro-batches as the ring, not a share of them."""
+    chosen, work = parse_strategy("cp2 pp4 vp2 dp8 mbs1 overlap=grad,p2p"), replace(WORK, global_batch=32)
+    assert refusals(MODEL, chosen, work) == []
+    assert case_of(MODEL, chosen, work).num_microbatches == 4
+
+
+@pytest.mark.parametrize("gpus", ["64xH100", "512xH100"])
+def test_what_the_readme_and_the_help_plan_is_rehearsed_as_printed(gpus: str) -> None:
+    found = astra.plan(DEFAULT_MODEL, gpus=gpus, batch=1024, seq=4096)
+    asked = make_job(DEFAULT_MODEL, gpus=gpus, batch=1024, seq=4096)
+    strategies = [parse_strategy(plan.strategy) for plan in found.plans]
+    assert [refusals(asked.model, one, asked.workload) for one in strategies] == [[]] * len(strategies)
+    assert counted_only(strategies[0], asked.workload) == []  # the first one runs on a GPU
 
 
 def test_hidden_exchanges_are_counted_as_megatron_hides_them() -> None:

@@ -18,7 +18,7 @@ from astra.catalog.hardware import devices
 from astra.catalog.models import model, model_names
 from astra.columns import from_strategy, to_strategy
 from astra.errors import NoFeasiblePlan
-from astra.rules.can import able_rules, may, rules_of, unable, who_can
+from astra.rules.can import able_rules, may, rules_of, unable, usual_runtime, who_can
 from astra.rules.names import facts_of
 from astra.rules.table import RULES, check
 from astra.spec.blocks import BLOCKS, blocks_of
@@ -254,6 +254,17 @@ def test_without_a_name_the_first_runtime_that_can_is_taken_and_it_is_said() -> 
     assert named.step_s == pytest.approx(other.best.estimate.step_s, rel=1e-12)
     with pytest.raises(NoFeasiblePlan, match="--runtime megatron cannot train gemma-2-9b"):
         astra.plan("gemma-2-9b", gpus="8xH100", batch=64, runtime="megatron")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32", "fp8-rowwise"])
+@pytest.mark.parametrize("task", ["pretrain", "lora"])
+def test_no_name_is_asked_for_where_any_runtime_can(precision: Any, task: Any) -> None:
+    """Nobody has to know which framework computes in TF32: one that can is taken if there is one."""
+    work = replace(WORK, precision=precision, task=task)
+    for name in model_names():
+        shape = model(name)
+        taken, _ = usual_runtime(shape, work)
+        assert bool(who_can(shape, work)) == (not unable(taken, shape, work)), name
 
 
 def test_zero_of_a_pipeline_is_what_its_runtime_lists() -> None:

@@ -245,6 +245,8 @@ BREAKS: list[tuple[str, str, dict[str, Any]]] = [
     ("shard_zero", "tp8 pp4 dp2 sp zero0 overlap=grad shard2", {}),
     ("shard_experts", "tp1 pp4 dp16 ep16 shard8", MOE),
     ("dispatch", "tp8 pp4 dp2 sp dispatch=deepep", MOE),
+    ("dispatch", "tp8 pp4 dp2 sp dispatch=deepep", {"deepep_gpus": 0}),
+    ("dispatch", "tp8 pp4 dp2 sp dispatch=hybridep", {"hybridep_gpus": 0}),
     ("dispatch_deepep", "tp8 pp4 dp2 sp ep8 dispatch=deepep", MOE | {"deepep_gpus": 0}),
     ("dispatch_deepep", "tp8 pp4 dp2 sp ep8 etp2 dispatch=deepep", MOE | {"deepep_gpus": 8}),
     ("dispatch_hybridep", "tp8 pp4 dp2 sp ep16 dispatch=hybridep", MOE),

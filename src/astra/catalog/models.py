@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from astra.spec.record import decode
 _FOLDER: Final = Path(__file__).parent / "data" / "models"
 _ALIASES: Final = re.compile(r"^aliases\s*=\s*\[([^\]]*)\]", re.MULTILINE)
 _QUOTED: Final = re.compile(r'"([^"]*)"')
+_ACTIVE: Final = re.compile(r"-a\d+(\.\d+)?b(?![a-z])", re.IGNORECASE)  # parameters that one token meets
 _TUNED: Final = re.compile(r"[-_](instruct|chat|base|hf|it|pt)$", re.IGNORECASE)
 _BRING: Final = (
     "Or give the path of a Hugging Face config.json (or its folder), or of a TOML file with the model's shape "
@@ -33,7 +35,8 @@ def model(text: str | ModelSpec) -> ModelSpec:
     """A model by catalog name or alias, by path to a ``config.json`` or its folder, or by path to a TOML file.
 
     Names ignore case and punctuation, and a known name wins over a file of that name (write ``./name`` for the file).
-    A Hugging Face id is a name, never fetched; a suffix such as ``-Instruct`` changes nothing in the shape.
+    A Hugging Face id is a name, never fetched; a suffix such as ``-Instruct`` changes nothing in the shape. Where no
+    file is called so, who publishes a model and how many of its parameters are active may be left out.
     """
     if isinstance(text, ModelSpec):
         return text
@@ -70,14 +73,15 @@ def is_known(spec: ModelSpec) -> bool:
 
 
 def _find(wanted: str) -> Path | None:
-    """The catalog file of a name, an alias, or either with the suffix of a tuned version."""
+    """The catalog file of a name, an alias, either with the suffix of a tuned version, or a part that says enough."""
     if wanted.startswith((".", "/", "~")):
         return None
     for key in (fold(wanted), fold(_TUNED.sub("", wanted))):
         name = _by_name().get(key) or _by_alias().get(key)
         if name is not None:
             return _FOLDER / f"{name}.toml"
-    return None
+    short = None if _is_path(wanted) else _by_part().get(fold(wanted))
+    return None if short is None else _FOLDER / f"{short}.toml"
 
 
 @lru_cache(maxsize=1)
@@ -87,13 +91,27 @@ def _by_name() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def _by_alias() -> dict[str, str]:
-    """Folded alias to name. Reads one line of each file rather than parsing all of them."""
-    aliases: dict[str, str] = {}
+    """Folded alias to name."""
+    return {fold(alias): name for alias, name in _aliases()}
+
+
+@lru_cache(maxsize=1)
+def _by_part() -> dict[str, str]:
+    """The same for what is left of a name without publisher and active parameters, where one model alone has it."""
+    found: dict[str, set[str]] = {}
+    for alias, name in [*((name, name) for name in model_names()), *_aliases()]:
+        own = alias.rpartition("/")[2]
+        for part in (own, _ACTIVE.sub("", own)):
+            found.setdefault(fold(part), set()).add(name)
+    return {part: min(names) for part, names in found.items() if len(names) == 1}
+
+
+def _aliases() -> Iterator[tuple[str, str]]:
+    """Every alias with the name it is of. Reads one line of each file rather than parsing all of them."""
     for name in model_names():
         line = _ALIASES.search((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
         for alias in _QUOTED.findall(line.group(1)) if line else ():
-            aliases[fold(alias)] = name
-    return aliases
+            yield alias, name
 
 
 @lru_cache(maxsize=256)

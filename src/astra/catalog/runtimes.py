@@ -13,7 +13,7 @@ from astra.spec.runtime import Runtime
 
 DEFAULT: Final = "megatron"
 # Where nobody names one: the first of these that can train the model, frameworks of whole clusters before others.
-USUAL: Final = (DEFAULT, "megatron-bridge", "nemo", "torchtitan", "fsdp-eager", "deepspeed")
+USUAL: Final = (DEFAULT, "megatron-bridge", "nemo", "torchtitan", "fsdp-eager", "deepspeed", "pytorch")
 _DATA: Final = Path(__file__).parent / "data"
 _FOLDER: Final = _DATA / "runtimes"
 _JOINED: Final = (

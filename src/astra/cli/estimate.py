@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> VerbAnswer:
     from astra import api  # noqa: PLC0415
     from astra.search.world import World  # noqa: PLC0415
 
-    because = World.of(request).because
-    notes += [because] if because else []
+    world = World.of(request)
+    notes += [f"{note.removesuffix('.')}." for note in (world.because, *world.notes) if note]
     estimate = api.estimate(request)
     estimate = replace(estimate, warnings=[*estimate.warnings, *notes])
     refused = args.check and not (estimate.legal and estimate.fits)

@@ -86,7 +86,9 @@ def compiles(runtime: Runtime) -> bool:
 def refusals(model: ModelSpec, strategy: Strategy, workload: Workload, framework: Framework = "megatron") -> list[str]:
     """Everything about a plan that the rehearsal does not know, not even its memory."""
     found = [sentence for sentence, breaks in _LACKS.get(framework, ()) if breaks(model, strategy)]
-    played, work = runtimes.runtime(RUNTIME), structs.replace(workload, precision="bf16")
+    played = runtimes.runtime(RUNTIME)
+    # Ranks that share a sequence are played as replicas: each has as many micro-batches as planned.
+    work = structs.replace(workload, precision="bf16", global_batch=workload.global_batch * strategy.cp)
     if framework in _IN_UNITS:  # the plan's own runtime has looked at its strategy
         return [*found, *(reason.sentence for reason in unable(played, model, work))]
     return [*found, *(reason.sentence for reason in may(played, _playable(strategy), model, work))]
