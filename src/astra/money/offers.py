@@ -138,7 +138,7 @@ def wanted_gpus(gpus: str | Sequence[str], options: Money, max_gpus: int, own: C
         return dict.fromkeys([*listed, *said, *(name for name in mine if hardware.has("devices", name))], max_gpus)
     if not any(fold(name) for name in names):
         raise InputError("gpus", gpus, want="GPU types, such as H100,H200:64,B200, or any")
-    found = {}
+    found: dict[str, int] = {}
     for name in names:
         if "x" in name and name.split("x")[0].strip().isdigit():
             raise InputError(
