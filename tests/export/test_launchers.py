@@ -147,6 +147,20 @@ def test_skypilot_asks_nebius_where_nebius_is_paid() -> None:
     assert "network_tier" not in task(billed)["resources"]
 
 
+def test_skypilot_is_given_the_region_of_the_bill_or_says_that_it_chooses_one() -> None:
+    joined = given("llama-2-7b", "16xH100", node="nebius-hgx-h100", batch=128, strategy="dp16 mbs1 zero3")
+    for region, infra, left in (
+        ("eu-north1", "nebius/eu-north1", False),
+        ("eu/us", "nebius", True),
+        ("", "nebius", False),
+    ):
+        billed = joined._replace(figures=joined.figures._replace(provider="Nebius", region=region))
+        assert task(billed)["resources"]["infra"] == infra
+        assert (
+            "the region: the bill is that of Nebius eu/us" in EXPORTERS["skypilot"].files(billed)["README.md"]
+        ) is left
+
+
 def test_pipelines_of_torchtitan_get_a_torch_that_runs_them() -> None:
     launch = given("llama-3.1-8b", "16xH100", "pp2 dp8 mbs1 zero3 reshard=never", batch=128, runtime="torchtitan")
     files = EXPORTERS["skypilot"].files(launch)

@@ -84,7 +84,7 @@ def test_floors_come_closer_and_never_pass_the_work(name: str) -> None:
     job, counts, restrictions = case(name)
     columns, shared = degrees(job, counts, restrictions), SharedFloors()
     own, again = (_closer_and_closer(Floors(job, restrictions, columns, shared, Effort())) for _ in range(2))
-    assert len(again) == len(own) + 1  # the first is what the same GPU left behind
+    assert len(again) > len(own)  # what the same GPU left behind comes first, also of ways to split experts
     parts = gather_parts(job, own[-1].rows)
     work_s = over_model(job, parts, least_s) * own[-1].rows["tp"] * own[-1].rows["cp"] / own[-1].rows["mbs"]
     kind = most_of(job)

@@ -75,6 +75,7 @@ class Part(NamedTuple):
     forward: Direction
     backward: Direction
     weight_s: Floats  # of backward: weight-gradient GEMMs
+    experts_s: Floats  # of both: products of routed experts
     adapters: Floats  # parameters of low-rank adapters
     kept: Kept
     modules: Mapping[str, Repeated]  # what selective recompute may run again
@@ -161,11 +162,13 @@ def _part(
         if effects.launches_ahead(runtime):
             exposed, overlapped = _in_gaps(silent, exposed), _in_gaps(silent, overlapped)
         directions[way] = silent._replace(busy_s=busy, exposed_s=exposed, overlapped_s=overlapped)
+    routed = (timed for gemm, timed in zip(layer.gemms, gemms, strict=True) if gemm.name.startswith("experts_"))
+    experts_s = slower * _sum((timed.forward + timed.dgrad + timed.wgrad for timed in routed), rows)
     adapters = _sum((g.groups * g.k * g.n for g in layer.gemms if "_lora_" in g.name), rows)
     kept = layer.kept._replace(working=np.maximum(layer.kept.working, _gradient_bytes(job, layer.gemms, rows)))
     forward_s = {gemm.name: slower * timed.forward for gemm, timed in zip(layer.gemms, gemms, strict=True)}
     modules = _modules(job, layer, directions["forward"], forward_s, rows)
-    return Part(directions["forward"], directions["backward"], weight_s, adapters, kept, modules, sources)
+    return Part(directions["forward"], directions["backward"], weight_s, experts_s, adapters, kept, modules, sources)
 
 
 def _modules(

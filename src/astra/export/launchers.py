@@ -112,8 +112,11 @@ def _skypilot_files(launch: Launch) -> dict[str, str]:
 
 def _skypilot_left(launch: Launch) -> list[Left]:
     left = [Left("`file_mounts` in `task.yaml`", "a bucket with the data, and one for checkpoints")]
-    if "infra" not in task(launch)["resources"]:
+    cloud, region = task(launch)["resources"].get("infra"), launch.figures.region
+    if cloud is None:
         left += [Left("`infra` in `task.yaml`", f"the cloud: {_billed(launch)}")]
+    elif cloud == _paid(launch) and region not in ("", "all", "global"):  # of several regions SkyPilot takes any
+        left += [Left("`infra` in `task.yaml`", f"the region: {_billed(launch)}")]
     return [*left, *framework(launch).left(launch)]
 
 
@@ -185,10 +188,14 @@ def _lacks(cloud: str | None) -> set[str]:
 
 def _cloud(launch: Launch) -> str | None:
     """The cloud of the nodes; else that of the bill, where the job can run on it."""
-    node, billed = (
-        known()["skypilot"]["clouds"].get(name) for name in (launch.pool.node.provider, launch.figures.provider)
-    )
+    node, billed = known()["skypilot"]["clouds"].get(launch.pool.node.provider), _paid(launch)
     return node or (None if _lacking(launch, billed) else billed)
+
+
+def _paid(launch: Launch) -> str | None:
+    """The cloud of the bill."""
+    cloud: str | None = known()["skypilot"]["clouds"].get(launch.figures.provider)
+    return cloud
 
 
 def task(launch: Launch) -> dict[str, Any]:
@@ -200,9 +207,7 @@ def task(launch: Launch) -> dict[str, Any]:
     plain = cloud == "nebius" and gpus not in known()["skypilot"]["infiniband_nebius"]
     lacks = {"network tiers"} if plain else _lacks(cloud)
     if cloud is not None:
-        one = _REGION.fullmatch(launch.figures.region) and cloud == known()["skypilot"]["clouds"].get(
-            launch.figures.provider
-        )
+        one = _REGION.fullmatch(launch.figures.region) and cloud == _paid(launch)
         resources["infra"] = f"{cloud}/{launch.figures.region}" if one else cloud
     if cloud in ("aws", "gcp") and node.name.startswith(f"{cloud}-"):
         resources["instance_type"] = node.name.removeprefix(f"{cloud}-")

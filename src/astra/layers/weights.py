@@ -153,8 +153,8 @@ def layer_matmul_parameters(model: ModelSpec, kind: LayerKind) -> int:
 
 
 _OF_MODULES = {
-    "mlp": ("mlp.",), "moe": ("experts.", "router", "shared."), "shared_experts": ("shared.",),
-    "mla_up_proj": ("attention.q_up", "attention.kv_up"),
+    "mlp": ("mlp.",), "moe": ("experts.", "router", "shared."), "experts": ("experts.",),
+    "shared_experts": ("shared.",), "mla_up_proj": ("attention.q_up", "attention.kv_up"),
 }  # fmt: skip
 
 

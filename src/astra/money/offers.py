@@ -73,6 +73,7 @@ def market(asked: Wanted, options: Money, *, today: dt.date | None = None) -> Ma
     fit = _fitting(asked, unused)
     prices = 0
     if asked.own is None and (options.usd_per_gpu_h is not None or options.owned):
+        _check_unlisted(options)
         every = [_at_own_price(options, device, asked.caps[device.name]) for device in fit]
     else:
         chosen = _priced(fit, options, unused)
@@ -97,6 +98,18 @@ def market(asked: Wanted, options: Money, *, today: dt.date | None = None) -> Ma
     gone = [Unused(reason=reason, offers=names) for reason, names in unused.items()]
     single = sorted({offer.tag.provider for offer in every if not offer.node_known and len(offer.counts) == 1})
     return Market(offers, gone, prices or len(found), _by_place(every), single)
+
+
+def _check_unlisted(options: Money) -> None:
+    """Where every GPU has a price of one's own, words about listed prices would count for nothing."""
+    for name in ("prices", "discount", "providers", "regions"):
+        value = getattr(options, name)
+        if value:
+            raise InputError(
+                f"money.{name}", value, want="no price of your own for every GPU beside it",
+                fix="--price H100=3 is that of one type, and --own 64xH100 says which GPUs are yours: both stand "
+                "beside listed prices.",
+            )  # fmt: skip
 
 
 def _fitting(asked: Wanted, unused: dict[str, list[str]]) -> list[Device]:
@@ -125,7 +138,7 @@ def wanted_gpus(gpus: str | Sequence[str], options: Money, max_gpus: int, own: C
         return dict.fromkeys([*listed, *said, *(name for name in mine if hardware.has("devices", name))], max_gpus)
     if not any(fold(name) for name in names):
         raise InputError("gpus", gpus, want="GPU types, such as H100,H200:64,B200, or any")
-    found = {}
+    found: dict[str, int] = {}
     for name in names:
         if "x" in name and name.split("x")[0].strip().isdigit():
             raise InputError(
@@ -138,7 +151,10 @@ def wanted_gpus(gpus: str | Sequence[str], options: Money, max_gpus: int, own: C
         cap = whole_count(most, MOST_GPUS) if colon else max_gpus
         if cap is None:
             raise InputError("gpus", name, want="how many at most after the colon, such as H200:64")
-        found[hardware.find("devices", kind)] = min(cap, max_gpus)
+        device, cap = hardware.find("devices", kind), min(cap, max_gpus)
+        if found.get(device, cap) != cap:
+            raise InputError("gpus", name, want=f"one most for {device}", fix=f"It is {found[device]:,} before.")
+        found[device] = cap
     return found
 
 

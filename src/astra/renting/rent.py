@@ -141,6 +141,8 @@ def searched(
 
 def offers_of(request: PlanRequest, today: dt.date | None = None) -> Market:
     """What a request may rent, and the GPUs it has."""
+    if request.known_nodes and request.assume_network:
+        raise InputError("known_nodes", True, want="no --assume-network beside it: what it joins is left out")
     own = _own(request.own)
     caps = wanted_gpus(request.gpus or (ANY,), request.money, request.max_gpus, own)
     asked = Wanted(caps, request.precision, request.known_nodes, request.assume_network, own)

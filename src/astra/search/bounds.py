@@ -339,12 +339,20 @@ def _pieces_s(job: Job, space: Space, rows: Ints) -> tuple[Floats, Floats]:
 
 def products_s(job: Job, gpus: Ints) -> Floats:
     """Every matrix product of a step as fast as the GPU runs any, on so many GPUs."""
-    model, work = job.model, job.workload
-    forward = weights_of.forward_flops_per_token(model, work.seq) - weights_of.attention_flops_per_token(
-        model, work.seq
-    )
+    model, seq = job.model, job.workload.seq
+    attention = weights_of.attention_flops_per_token(model, seq)
+    return _at_peak_s(job, weights_of.forward_flops_per_token(model, seq) - attention, gpus)
+
+
+def experts_at_peak_s(job: Job) -> float:
+    """Those of routed experts, on one GPU."""
+    return float(_at_peak_s(job, weights_of.module_flops_per_token(job.model, ("experts",), job.workload.seq), 1))
+
+
+def _at_peak_s(job: Job, forward: float, gpus: Ints | int) -> Floats:
+    """A step's products of so many forward FLOPs per token."""
+    work, device = job.workload, job.pool.device
     passes = 2 if work.task == "lora" else 3  # the weights of a LoRA run have no gradients of their own
-    device = job.pool.device
     if work.low:
         peak = max(device.peak(name) for name in {work.precision, "bf16"} if device.computes(name))
     else:

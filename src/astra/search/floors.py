@@ -5,9 +5,9 @@ another; weight gradients alone may wait. Layers are whole: of the kind that mos
 even deal rounded up.
 
 The first floor is that of the same GPU in another node, without communication. The second has the node's own; where
-experts are split it is that of whole ones, as splitting sends more and repeats nothing less: at most the matrix
-products can be quicker, and those no quicker than the GPU's peak. So far one row stands for all ways to split an
-expert. The third has each of them. Each floor is worked out for those alone that the one before leaves.
+experts are split it is that of as few pieces as can be, as more of them send more and repeat nothing less: at most the
+experts' own products can be quicker, and those no quicker than the GPU's peak. So far one row stands for all ways to
+split an expert. The third has each of them. Each floor is worked out for those alone that the one before leaves.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from astra.rules.can import rules_of
 from astra.rules.names import facts_of
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import check
-from astra.search.bounds import layer_bytes, products_s
+from astra.search.bounds import experts_at_peak_s, layer_bytes
 from astra.search.counts import OF_THE_GPU, SHARDINGS
 from astra.search.degrees import expert_degrees
 from astra.search.space import divisors
@@ -98,10 +98,20 @@ class KnownFloor(NamedTuple):
     numbers: Ints  # ascending
     seconds: Floats  # [3, number]
 
+    def with_more(self, numbers: Ints, seconds: Floats) -> KnownFloor:
+        """And of others."""
+        new = np.flatnonzero(~np.isin(numbers, self.numbers))
+        every = np.concatenate([self.numbers, numbers[new]])
+        order = np.argsort(every)
+        return KnownFloor(every[order], np.concatenate([self.seconds, seconds[:, new]], axis=1)[:, order])
+
     def at(self, numbers: Ints) -> Floats:
         """[3, number] of those asked for; zero, which is a floor of anything, where nothing is known."""
         place = np.minimum(self.numbers.searchsorted(numbers), len(self.numbers) - 1)
         return np.where(self.numbers[place] == numbers, self.seconds[:, place], 0.0)
+
+
+NOTHING: Final = KnownFloor(np.zeros(0, np.int64), np.zeros((3, 0)))
 
 
 class SharedFloors:
@@ -162,13 +172,16 @@ class Floors:
 
     def closer_and_closer(self) -> Iterator[Callable[[Floor], Floor]]:
         """What makes floors closer, one after another."""
-        if self.job.pool.device.name in self._shared.compute:
+        elsewhere = self.job.pool.device.name in self._shared.compute
+        if elsewhere:
             yield self._as_elsewhere
         if effects.clock_follows_power(self.job.runtime):  # the clock ties the products' time to all others
             yield self._with_all
             return
-        yield self._with_whole_experts
+        yield self._with_fewest_pieces
         if len(self._splits):
+            if elsewhere:
+                yield self._split_as_elsewhere
             yield self._with_all
 
     def _as_elsewhere(self, floor: Floor) -> Floor:
@@ -176,30 +189,40 @@ class Floors:
         known = self._shared.compute[self.job.pool.device.name]
         return Floor(floor.rows, *known.at(self.numbers.of(floor.rows, SHARDS)))
 
-    def _with_whole_experts(self, floor: Floor) -> Floor:
-        """Communication in this node with experts that are not split, and products at the peak where some are."""
-        rows = floor.rows
-        whole = _whole(rows)
-        _, first, place = np.unique(self.numbers.of(whole, SHARDS), return_index=True, return_inverse=True)
-        work = self._work({name: column[first] for name, column in whole.items()}).take(place)
-        at_peak_s = float(products_s(self.job, np.asarray(1))) / self.job.workload.global_batch
-        spared_s = np.where(rows["etp"] != 1, np.maximum(work.products_s - at_peak_s / work.share, 0.0), 0.0)
-        spared_layer_s = np.where(rows["etp"] != 1, work.layer_products_s, 0.0)
+    def _split_as_elsewhere(self, floor: Floor) -> Floor:
+        """Ways to split experts with what the same GPU takes in any node."""
+        floor = self.expanded(floor)
+        return Floor(floor.rows, *np.maximum(np.stack(floor[1:]), np.stack(self._as_elsewhere(floor)[1:])))
+
+    def _with_fewest_pieces(self, floor: Floor) -> Floor:
+        """Communication in this node with experts in as few pieces as they may be, and their products at the peak."""
+        rows, fewest = floor.rows, self._splits[0] if len(self._splits) else 1
+        work = self._work({**rows, "etp": np.where(rows["etp"] == SPLIT, fewest, rows["etp"])})
+        at_peak_s = experts_at_peak_s(self.job) / self.job.workload.global_batch
+        spared_s = np.where(rows["etp"] != 1, np.maximum(work.experts_s - at_peak_s / work.share, 0.0), 0.0)
+        spared_layer_s = np.where(rows["etp"] != 1, work.layer_experts_s, 0.0)
         if self.job.pool.device.name not in self._shared.compute:
-            numbers = self.numbers.of(rows, SHARDS)
-            order = np.argsort(numbers)
-            found = work.floor_s(work.compute_s - spared_s, work.layer_compute_s - spared_layer_s)
-            self._shared.compute[self.job.pool.device.name] = KnownFloor(numbers[order], found[:, order])
+            self._leave(rows, work.floor_s(work.compute_s - spared_s, work.layer_compute_s - spared_layer_s))
         return Floor(rows, *work.floor_s(work.whole_s - spared_s, work.layer_s - spared_layer_s))
 
     def _with_all(self, floor: Floor) -> Floor:
         """Every way to split experts; those of whole ones are known unless the clock follows the power."""
         floor = self.expanded(floor)
-        known = (floor.rows["etp"] == 1) & (not effects.clock_follows_power(self.job.runtime))
-        work = self._work({name: column[~known] for name, column in floor.rows.items()})
-        found = np.stack(floor[1:])
-        found[:, ~known] = work.floor_s(work.whole_s, work.layer_s)
+        follows = effects.clock_follows_power(self.job.runtime)
+        left = (floor.rows["etp"] != 1) | follows
+        rows = {name: column[left] for name, column in floor.rows.items()}
+        work, found = self._work(rows), np.stack(floor[1:])
+        found[:, left] = work.floor_s(work.whole_s, work.layer_s)
+        if not follows:
+            self._leave(rows, work.floor_s(work.compute_s, work.layer_compute_s))
         return Floor(floor.rows, *found)
+
+    def _leave(self, rows: Columns, seconds: Floats) -> None:
+        """Tell jobs on the same GPU what rows take without communication."""
+        known = self._shared.compute
+        known[self.job.pool.device.name] = known.get(self.job.pool.device.name, NOTHING).with_more(
+            self.numbers.of(rows, SHARDS), seconds
+        )
 
     def _legal_rows(self, pairs: Ints) -> dict[str, Column]:
         """All else a strategy chooses for each tp and cp, as far as no rule refuses it; what has dp and pp is left."""
@@ -229,12 +252,12 @@ class Floors:
             return _LayerWork(*(np.zeros(0) for _ in _LayerWork._fields))
         parts = gather_parts(self.job, rows)
         self._effort.spend(len(rows["tp"]) / SHARDINGS)
-        figures = (least_s, _waiting_s, _compute_s, _products_s)
-        whole_s, waiting_s, compute_s, products_s = (over_model(self.job, parts, figure) for figure in figures)
+        figures = (least_s, _waiting_s, _compute_s, _experts_s)
+        whole_s, waiting_s, compute_s, experts_s = (over_model(self.job, parts, figure) for figure in figures)
         part = parts.parts[most_of(self.job)]
-        least, compute, products = (figure(part)[parts.place] for figure in (least_s, _compute_s, _products_s))
+        least, compute, experts = (figure(part)[parts.place] for figure in (least_s, _compute_s, _experts_s))
         shared = rows["tp"] * rows["cp"] / rows["mbs"]
-        return _LayerWork(whole_s, waiting_s, compute_s, products_s, least, compute, products, shared)
+        return _LayerWork(whole_s, waiting_s, compute_s, experts_s, least, compute, experts, shared)
 
 
 def _whole(rows: Columns) -> dict[str, Column]:
@@ -253,15 +276,11 @@ class _LayerWork(NamedTuple):
     whole_s: Floats
     waiting_s: Floats  # of it, weight gradients
     compute_s: Floats  # without communication
-    products_s: Floats  # matrix products alone
+    experts_s: Floats  # products of routed experts alone
     layer_s: Floats  # the same through one layer of the kind that most are of
     layer_compute_s: Floats
-    layer_products_s: Floats
+    layer_experts_s: Floats
     share: Floats  # what they times this are GPU-seconds of a sample
-
-    def take(self, rows: Ints) -> _LayerWork:
-        """Some of the rows."""
-        return _LayerWork(*(column[rows] for column in self))
 
     def floor_s(self, seconds: Floats, layer_s: Floats) -> Floats:
         """[3, row] of a sample, of a micro-batch, and of a sample in one layer."""
@@ -276,5 +295,5 @@ def _compute_s(part: Part) -> Floats:
     return part.forward.compute_s + part.backward.compute_s
 
 
-def _products_s(part: Part) -> Floats:
-    return part.forward.gemm_s + part.backward.gemm_s
+def _experts_s(part: Part) -> Floats:
+    return part.experts_s
