@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -273,8 +274,11 @@ def test_a_line_is_written_at_once_where_python_does_not_buffer(tmp_path: Path) 
             stderr=subprocess.PIPE,
         )
         assert ended.returncode == 0 or ABORTED.encode() in ended.stderr, ended.stderr[-3000:]
-        there.shutdown(socket.SHUT_WR)
-        written = [*iter(lambda: here.recv(4096).decode(), "")]
+        here.setblocking(False)  # all is there: nobody says of datagrams that no more will come
+        written = list[str]()
+        with suppress(BlockingIOError):
+            while True:
+                written.append(here.recv(4096).decode())
     assert all(re.fullmatch(r"step \d loss \S+ norm .* GiB\n", line) for line in written), written
     assert len(written) == 2
 
