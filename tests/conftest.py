@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("fixed", derandomize=True, database=None)
-settings.register_profile("explore", derandomize=False, print_blob=True)
+# How long an example takes says how busy the machine is, of the test nothing.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fixed", PATIENT, derandomize=True, database=None)
+settings.register_profile("explore", PATIENT, derandomize=False, print_blob=True)
 settings.load_profile("explore" if os.environ.get("ASTRA_EXPLORE") else "fixed")

@@ -66,7 +66,7 @@ def test_no_verb_of_the_core_opens_a_socket_or_starts_a_program(tmp_path: Path) 
     source = str(Path(astra.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], input=json.dumps(VERBS), capture_output=True, text=True, check=True,
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": source}, timeout=300,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": source}, timeout=900,
     )  # fmt: skip
     found = json.loads(done.stdout)
     assert found["seen"] == []

@@ -28,7 +28,7 @@ def loaded(code: str) -> set[str]:
     """Top-level modules in a fresh interpreter after running some code."""
     report = "import json, sys; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     ended = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True, timeout=300
     )
     return set(json.loads(ended.stdout.splitlines()[-1]))
 

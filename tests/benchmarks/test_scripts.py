@@ -14,7 +14,7 @@ SCRIPTS = sorted(path for path in FOLDER.rglob("*.py") if "__main__" in path.rea
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_it_says_how_it_is_used(script: Path) -> None:
-    done = subprocess.run([sys.executable, script, "--help"], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script, "--help"], check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage:")
 

@@ -247,7 +247,7 @@ def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     assert clusters.read_cluster(written(tmp_path, b"\xef\xbb\xbf" + POOL.encode())).gpus == 16
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: (POOL + text).encode("utf-8", "replace")))
 def test_any_bytes_are_a_cluster_or_an_input_error(tmp_path: Path, raw: bytes) -> None:
     with suppress(InputError):

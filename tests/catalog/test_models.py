@@ -229,7 +229,7 @@ def test_any_text_is_a_model_or_a_sentence(text: str) -> None:
     assert found
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.binary(max_size=60), st.sampled_from(["m.toml", "config.json"]))
 def test_any_bytes_are_a_model_or_a_sentence(tmp_path: Path, content: bytes, name: str) -> None:
     path = tmp_path / name

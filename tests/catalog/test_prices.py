@@ -206,7 +206,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         prices.read_prices(tmp_path / "none.csv")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.text(max_size=120))
 def test_any_text_is_prices_or_an_input_error(tmp_path: Path, text: str) -> None:
     raw = (HEADER + ROW + text).encode("utf-8", "replace")

@@ -18,7 +18,7 @@ def needs(program: str) -> pytest.MarkDecorator:
 
 
 def run(*words: str, text: str = "") -> str:
-    ended = subprocess.run(words, input=text, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(words, input=text, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
     return ended.stdout

@@ -14,7 +14,7 @@ COMMAND = [sys.executable, "-m", "astra"]
 
 def run(*arguments: str | bytes, **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, check=False, env={**os.environ, **environment}, timeout=60
+        [*COMMAND, *arguments], capture_output=True, check=False, env={**os.environ, **environment}, timeout=300
     )
 
 
@@ -38,7 +38,7 @@ def test_bytes_that_are_no_text() -> None:
 def test_a_full_disk_on_stdout() -> None:
     with open("/dev/full", "wb") as full:
         ended = subprocess.run(
-            [*COMMAND, "catalog", "gpus"], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+            [*COMMAND, "catalog", "gpus"], stdout=full, stderr=subprocess.PIPE, check=False, timeout=300
         )
     assert ended.returncode == 5
     assert ended.stderr.decode().startswith("astra: standard output: ")
@@ -48,7 +48,7 @@ def test_a_full_disk_on_stdout() -> None:
 def test_a_full_disk_on_stderr_changes_no_exit_code() -> None:
     for words, code in ((("plan", "llama-2-7b", "--gpus", "x"), 2), (("catalog", "gpus"), 0)):
         with open("/dev/full", "wb") as full:
-            ended = subprocess.run([*COMMAND, *words], stdout=subprocess.PIPE, stderr=full, check=False, timeout=60)
+            ended = subprocess.run([*COMMAND, *words], stdout=subprocess.PIPE, stderr=full, check=False, timeout=300)
         assert ended.returncode == code
 
 
@@ -58,7 +58,7 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
     os.close(reader)
     try:
         ended = subprocess.run(
-            [*COMMAND, "catalog", "gpus"], stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60
+            [*COMMAND, "catalog", "gpus"], stdout=writer, stderr=subprocess.PIPE, check=False, timeout=300
         )
     finally:
         os.close(writer)
@@ -87,7 +87,7 @@ sys.exit(program())
 @pytest.mark.parametrize(("verb", "code"), [("catalog", 0), ("no-such-verb", 2)])
 def test_a_program_that_leaves_at_once_leaves_nothing_undone(verb: str, code: int) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", ENDING.format(thread=False, verb=verb)], capture_output=True, check=False, timeout=60
+        [sys.executable, "-c", ENDING.format(thread=False, verb=verb)], capture_output=True, check=False, timeout=300
     )
     assert ended.returncode == code
     assert ended.stdout.endswith(b"the end\n")
@@ -97,7 +97,10 @@ def test_a_program_that_leaves_at_once_leaves_nothing_undone(verb: str, code: in
 
 def test_a_program_waits_for_its_threads() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", ENDING.format(thread=True, verb="catalog")], capture_output=True, check=False, timeout=60
+        [sys.executable, "-c", ENDING.format(thread=True, verb="catalog")],
+        capture_output=True,
+        check=False,
+        timeout=300,
     )
     assert ended.returncode == 0
     assert ended.stdout.endswith(b"the thread\nthe end\n")

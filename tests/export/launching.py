@@ -51,7 +51,7 @@ def run_script(folder: Path, name: str = "launch.sh", **env: str) -> Started:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
     log = folder / "stand-ins" / "log.json"
     settings = {"PATH": f"{tools}:{os.environ['PATH']}", "STAND_IN_LOG": str(log), "HOME": str(folder), **env}
-    subprocess.run(["bash", str(folder / name)], check=True, capture_output=True, text=True, env=settings, timeout=60)
+    subprocess.run(["bash", str(folder / name)], check=True, capture_output=True, text=True, env=settings, timeout=300)
     seen = json.loads(log.read_text(encoding="utf-8"))
     return Started(seen["command"], seen["argv"], seen["env"])
 

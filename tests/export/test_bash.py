@@ -42,7 +42,7 @@ def words_of_bash(script: str) -> list[str]:
     """The words that bash gives to ``show``."""
     show = "show() { printf '%s\\0' \"$@\"; }\n"
     assert BASH is not None
-    ended = subprocess.run([BASH, "-fc", show + script], capture_output=True, check=True, timeout=20)
+    ended = subprocess.run([BASH, "-fc", show + script], capture_output=True, check=True, timeout=300)
     return ended.stdout.decode().split("\0")[:-1]
 
 

@@ -61,7 +61,7 @@ def test_as_bash_runs_it(tmp_path: Path, script: str) -> None:
     prologue = 'show() { printf "%s\\n" "$*"; }\n'
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     ran = subprocess.run(["bash", "-c", prologue + script, "name", "train", "b c"], capture_output=True, text=True,
-                         check=False, env=env, timeout=30)  # fmt: skip
+                         check=False, env=env, timeout=300)  # fmt: skip
     found = [" ".join(words[1:]) for words in ways(script, ["train", "b c"])[0].commands if words[0] == "show"]
     assert found == ran.stdout.splitlines()
 

@@ -206,7 +206,7 @@ def run_all(scripts: list[Path], tools: Path, home: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert ended.returncode == 0, ended.stderr[-500:]
 
@@ -225,7 +225,7 @@ def test_bash_reads_back_every_word() -> None:
     names = [name for name in HOSTILE if "\0" not in name and name != "\ud800"]
     script = "printf '%s\\0' " + " ".join(shell(name) for name in names)
     assert "\n" not in script
-    ended = subprocess.run(["bash", "-c", script], capture_output=True, check=True, timeout=20)
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, check=True, timeout=300)
     assert ended.stdout.decode("utf-8").split("\0")[:-1] == names
 
 

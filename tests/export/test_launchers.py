@@ -47,7 +47,7 @@ def stand_ins(folder: Path) -> Path:
 def started(folder: Path, command: list[str], **env: str) -> list[list[str]]:
     """The command lines torchrun was given, in order."""
     whole = {"PATH": f"{stand_ins(folder)}:{os.environ['PATH']}", "HOME": str(folder), **env}
-    subprocess.run(command, check=True, cwd=folder, env=whole, timeout=60, capture_output=True)
+    subprocess.run(command, check=True, cwd=folder, env=whole, timeout=300, capture_output=True)
     return [json.loads(line) for line in (folder / "log").read_text(encoding="utf-8").splitlines()]
 
 

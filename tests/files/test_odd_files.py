@@ -122,7 +122,7 @@ def answers(commands: list[list[str]]) -> list[dict[str, Any]]:
     source = Path(astra.__file__).parents[1]
     ended = subprocess.run(
         [sys.executable, str(CHILD)], input=json.dumps(commands), capture_output=True, text=True, check=True,
-        env={**os.environ, "PYTHONPATH": str(source), "OPENBLAS_NUM_THREADS": "1"}, timeout=400,
+        env={**os.environ, "PYTHONPATH": str(source), "OPENBLAS_NUM_THREADS": "1"}, timeout=900,
     )  # fmt: skip
     found: list[dict[str, Any]] = json.loads(ended.stdout)
     return found

@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, sync_playwright
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 ANSWERED = "#result:not([aria-busy]) #answer-title"
+PATIENCE_MS = 300_000  # a busy machine is no mistake of the page
 
 
 class Scene:
@@ -29,6 +30,7 @@ class Scene:
         self.context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True, **options
         )
+        self.context.set_default_timeout(PATIENCE_MS)
         self.page = self.context.new_page()
         self.wrong = []
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
@@ -40,8 +42,13 @@ class Scene:
         self.page.goto(base + query)
 
     def answered(self) -> str:
-        self.page.wait_for_selector(f"{ANSWERED}, #error:not([hidden])", timeout=60000)
+        self.page.wait_for_selector(f"{ANSWERED}, #error:not([hidden])")
         return self.status()
+
+    def settled(self) -> str:
+        """The answer to all that was typed: a page's timers end in their order, so that ours does after its own."""
+        self.page.evaluate("() => new Promise((done) => setTimeout(done, 800))")
+        return self.answered()
 
     def status(self) -> str:
         return self.page.text_content("#status")
@@ -51,16 +58,15 @@ class Scene:
             "before => document.querySelector('#status').textContent !== before"
             " && !document.querySelector('#result').hasAttribute('aria-busy')",
             arg=before,
-            timeout=60000,
         )
         return self.status()
 
     def error(self) -> str:
-        self.page.wait_for_selector("#error:not([hidden])", timeout=60000)
+        self.page.wait_for_selector("#error:not([hidden])")
         return self.page.text_content("#error")
 
     def kept(self, selector: str) -> tuple[str, bytes]:
-        with self.page.expect_download(timeout=60000) as download:
+        with self.page.expect_download() as download:
             self.page.click(selector)
         return download.value.suggested_filename, Path(download.value.path()).read_bytes()
 
@@ -71,7 +77,7 @@ Seen = tuple[Scene, dict[str, Any]]
 def opened(browser: Browser, base: str, **_: Any) -> Seen:
     """How soon the form and its first answer can be used, by the page's own clock."""
     scene = Scene(browser, base)
-    scene.page.wait_for_selector(".timeline svg", state="attached", timeout=60000)
+    scene.page.wait_for_selector(".timeline svg", state="attached")
     status = scene.status()
     asked = scene.page.evaluate(
         "() => performance.getEntriesByType('resource').map((one) => [one.name, one.startTime])"
@@ -96,8 +102,7 @@ def moved(browser: Browser, base: str, **_: Any) -> Seen:
     for _ in range(6):  # faster than answers come
         scene.page.keyboard.press("ArrowLeft")
     last = scene.until_other(second)
-    scene.page.wait_for_timeout(1500)
-    settled, address = scene.status(), scene.page.url
+    settled, address = scene.settled(), scene.page.url
     scene.page.reload()
     scene.answered()
     return scene, {
@@ -117,12 +122,10 @@ def filled(browser: Browser, base: str, **_: Any) -> Seen:
     two = scene.until_other(one)
     page.click("#add-pool")
     page.locator("#fleet [data-part=count]").nth(1).fill("16")
-    three = scene.until_other(two)
-    page.wait_for_timeout(800)
-    three = scene.answered()
+    scene.until_other(two)
+    three = scene.settled()
     page.locator("#fleet [data-part=links]").nth(0).fill("5")
-    page.wait_for_timeout(1200)
-    four = scene.answered()
+    four = scene.settled()
     page.reload()
     scene.answered()
     return scene, {"one": one, "two": two, "three": three, "four": four, "reloaded": scene.status(),
@@ -135,20 +138,20 @@ def studied(browser: Browser, base: str, **_: Any) -> Seen:
     scene.answered()
     page = scene.page
     page.locator("[data-do=explain]").first.click()
-    page.wait_for_selector("#compared:not([hidden])", timeout=60000)
+    page.wait_for_selector("#compared:not([hidden])")
     why = page.text_content("#compared")
     page.fill("#model", "llama-2-7b")
     page.check("input[name=verb][value=sweep]")
     page.fill("#over", "gpus=8..32")
-    page.wait_for_function("() => document.querySelector('#status').textContent.includes('3 points')", timeout=60000)
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes('3 points')")
     page.reload()
-    page.wait_for_function("() => document.querySelector('#status').textContent.includes('3 points')", timeout=60000)
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes('3 points')")
     charts = page.locator("#result svg").count()
     page.check("input[name=verb][value=afford]")
     page.fill("#budget", "100")
     page.fill("#rent-gpus", "H100")
     page.fill("#max-gpus", "8")
-    page.wait_for_function("() => document.querySelector('#status').textContent.includes(' models')", timeout=60000)
+    page.wait_for_function("() => document.querySelector('#status').textContent.includes(' models')")
     bought = page.text_content("#result")
     page.goto(base + "?model=llama-2-7b&pool=8xH100-SXM5-80GB&pool=8xA100-SXM4-80GB&between=1")
     slow = scene.answered()
@@ -264,8 +267,8 @@ def accessible(
         scene.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         if scene.page.locator("[data-do=explain]:visible").count():
             scene.page.locator("[data-do=explain]").first.click()
-            scene.page.wait_for_selector("#compared:not([hidden])", timeout=60000)
-    scene.page.wait_for_timeout(800)
+            scene.page.wait_for_selector("#compared:not([hidden])")
+    scene.settled()
     return scene, audited(scene)
 
 
@@ -311,7 +314,7 @@ def by_keys(browser: Browser, base: str, **_: Any) -> Seen:
     scene = Scene(browser, base)
     scene.answered()
     page = scene.page
-    page.wait_for_selector(".timeline svg", state="attached", timeout=60000)
+    page.wait_for_selector(".timeline svg", state="attached")
     page.keyboard.press("Tab")
     first = page.evaluate("document.activeElement.textContent")
     page.evaluate(f"""() => {{
@@ -333,8 +336,8 @@ def by_keys(browser: Browser, base: str, **_: Any) -> Seen:
     for place in (0, 1):
         page.locator("[data-do=compare]").nth(place).focus()
         page.keyboard.press("Enter")
-    page.wait_for_selector("#compared:not([hidden])", timeout=60000)
-    page.wait_for_timeout(300)
+    page.wait_for_selector("#compared:not([hidden])")
+    page.wait_for_function("() => document.activeElement.id === 'compared'")
     return scene, {"first": first, "unreached": unreached, "unseen": unseen, "left": shown is True,
                    "focus": page.evaluate("document.activeElement.id")}  # fmt: skip
 
@@ -351,7 +354,7 @@ def main() -> None:
         print(json.dumps({**versions, "missing": "chromium"}), flush=True)
         return
     with sync_playwright() as engine:
-        browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS)
         print(json.dumps({**versions, "chromium": browser.version}), flush=True)
         for line in sys.stdin:
             case = json.loads(line)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import warnings
 import zlib
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ranks import free_port
 from torch import multiprocessing, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.nn import functional
@@ -194,6 +194,7 @@ def train(rank: int, plan: dict[str, Any], results: Any) -> None:
         results.put(losses)
     dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # threads of gloo that outlive the interpreter abort now and then
 
 
 def run_step(plan: dict[str, Any], models: list[Stage], mine: list[int], at: Any, step: int) -> torch.Tensor:
@@ -233,9 +234,7 @@ def whole_loss(plan: dict[str, Any], loss: torch.Tensor, at: Any) -> float:
 def main() -> int:
     """Run the plan and print its losses."""
     plan = json.loads(sys.argv[1])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        plan["port"] = free.getsockname()[1]
+    plan["port"] = free_port()
     context = multiprocessing.get_context("spawn")
     results = context.SimpleQueue()
     world = plan["tp"] * plan["dp"] * plan["pp"]

@@ -205,7 +205,7 @@ def test_reports_are_read_by_everybody_on_a_phone_and_on_paper(browser: Harness,
     for name, text in (("jobs.toml", JOBS), ("study.toml", STUDY)):
         (tmp_path / name).write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "astra", verb, *words, "--report", "report.html"]
-    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, timeout=900)
     for scheme, width in (("light", 1300), ("dark", 390)):
         seen = browser.ask(scene="reported", base=f"file://{tmp_path / 'report.html'}", scheme=scheme, width=width)
         assert seen["wrong"] == [], "nothing is fetched"
@@ -224,7 +224,7 @@ def test_the_api_is_as_it_is_described(server: Server) -> None:
     words += ["--exclude-checks", "positive_data_acceptance"]
     address = f"http://127.0.0.1:{server.port}/api/openapi.json"
     ended = subprocess.run(
-        [str(program), "run", address, *words], check=False, capture_output=True, text=True, timeout=600,
+        [str(program), "run", address, *words], check=False, capture_output=True, text=True, timeout=1800,
         env={**os.environ, "PYTHONPATH": ""},
     )  # fmt: skip
     print(ended.stdout[-400:])

@@ -57,7 +57,7 @@ def run(plan: dict[str, Any]) -> list[float]:
     program = Path(__file__).with_name("runner_harness.py")
     ended = subprocess.run(
         [str(python_of("torch")), str(program), json.dumps(plan)],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True, text=True, timeout=900, check=False, env={**os.environ, "PYTHONPATH": ""},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-3000:]
     found: list[float] = json.loads(ended.stdout.splitlines()[-1])["losses"]

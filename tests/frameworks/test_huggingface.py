@@ -27,7 +27,7 @@ LlamaForCausalLM(shape).save_pretrained("tiny")
 def python(folder: Path, *arguments: str, **env: str) -> str:
     settings = {**os.environ, **OLD_CPU, "PYTHONPATH": "", **env}
     command = [str(python_of("huggingface")), *arguments]
-    ran = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False, timeout=300)
+    ran = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False, timeout=900)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return ran.stdout
 

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +22,10 @@ from astra.spec.model import ModelSpec, Rotary
 from astra.spec.strategy import parse_strategy
 from tests.export.launching import job_of, launched, write
 from tests.frameworks.install import python_of, ready
+from tests.frameworks.ranks import free_port
 
 TRAINER = EXPORTERS["pytorch"]
+PATIENCE_S = 900  # a busy machine is no mistake of the trainer
 LLAMA = ModelSpec(
     name="tiny", layers=4, hidden=64, ffn=128, heads=4, kv_heads=2, head_dim=16, vocab=96, max_seq=32,
     activation="silu", rotary=Rotary(base=500.0, scaling="llama3", factor=4.0, original_positions=16),
@@ -95,22 +98,19 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def free_port() -> int:
-    """Of this machine."""
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        return int(found.getsockname()[1])
+# Threads of gloo abort a process that ends, once in many runs on a busy machine.
+ABORTED = "terminate called without an active exception"
 
 
 def torchrun(folder: Path, processes: int, *flags: str) -> subprocess.CompletedProcess[str]:
     """The exported file, by real processes that meet at a free port."""
     if not ready("torch"):
         pytest.skip(".venvs/torch could not be made (see make test-frameworks)")
-    command = [str(python_of("torch")), "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    command += ["--master-port", str(free_port()), str(folder / "train.py"), *flags]
-    for _ in range(2):  # threads of gloo abort a process that ends, once in many runs on a busy machine
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=SETTINGS)
-        if "terminate called without an active exception" not in ended.stderr:
+    for _ in range(3):
+        command = [str(python_of("torch")), "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+        command += ["--master-port", str(free_port()), str(folder / "train.py"), *flags]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=SETTINGS)
+        if ABORTED not in ended.stderr:
             break
     return ended
 
@@ -166,15 +166,18 @@ def as_jobs(folder: Path, launch: Launch, steps: int) -> list[str]:
         pytest.skip(".venvs/torch could not be made (see make test-frameworks)")
     write(folder, TRAINER.files(launch))
     path = f"{python_of('torch').parent}{os.pathsep}{os.environ['PATH']}"
-    settings = SETTINGS | {"PATH": path, "BRIDGE_PORT": str(free_port())}
-    jobs = [
-        subprocess.Popen(
-            ["bash", str(folder / "job.sh"), str(place), "--lr", "0.01", "--steps", str(steps)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=settings | {"MASTER_PORT": str(free_port())},
-        )
-        for place in range(len(launch.groups))
-    ]  # fmt: skip
-    ended = [(*job.communicate(timeout=300), job.returncode) for job in jobs]
+    for _ in range(3):
+        settings = SETTINGS | {"PATH": path, "BRIDGE_PORT": str(free_port())}
+        jobs = [
+            subprocess.Popen(
+                ["bash", str(folder / "job.sh"), str(place), "--lr", "0.01", "--steps", str(steps)], text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=settings | {"MASTER_PORT": str(free_port())},
+            )
+            for place in range(len(launch.groups))
+        ]  # fmt: skip
+        ended = [(*job.communicate(timeout=PATIENCE_S), job.returncode) for job in jobs]
+        if not any(ABORTED in err for _, err, _ in ended):
+            break
     assert [code for *_, code in ended] == [0] * len(jobs), [err[-1500:] for _, err, _ in ended]
     return [out for out, *_ in ended]
 
@@ -235,7 +238,7 @@ def in_turn(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], S
     if not ready("torch"):
         pytest.skip(".venvs/torch could not be made (see make test-frameworks)")
     command = [str(python_of("torch")), "-c", IN_TURN, str(folder / "train.py"), str(free_port())]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=SETTINGS)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=SETTINGS)
     found = local_steps_of(ended.stdout)
     assert len(found) == 16, ended.stderr[-3000:]
     return found
@@ -262,9 +265,20 @@ def test_a_line_is_written_at_once_where_python_does_not_buffer(tmp_path: Path) 
     command = [str(python_of("torch")), "-u", str(tmp_path / "train.py"), "--steps", "2"]
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with here, there:
-        subprocess.run(command, stdout=there.fileno(), env=SETTINGS | alone, timeout=300, check=True)
-        there.shutdown(socket.SHUT_WR)
-        written = [*iter(lambda: here.recv(4096).decode(), "")]
+        ended = subprocess.run(
+            command,
+            env=SETTINGS | alone,
+            timeout=PATIENCE_S,
+            check=False,
+            stdout=there.fileno(),
+            stderr=subprocess.PIPE,
+        )
+        assert ended.returncode == 0 or ABORTED.encode() in ended.stderr, ended.stderr[-3000:]
+        here.setblocking(False)  # all is there: nobody says of datagrams that no more will come
+        written = list[str]()
+        with suppress(BlockingIOError):
+            while True:
+                written.append(here.recv(4096).decode())
     assert all(re.fullmatch(r"step \d loss \S+ norm .* GiB\n", line) for line in written), written
     assert len(written) == 2
 

@@ -20,7 +20,7 @@ def run(*words: str) -> str:
     """The command line of that environment, which sees nothing of this one."""
     command = [str(python_of("rehearse")), "-m", "astra", *words]
     settings = {**os.environ, "PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""}
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=settings)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, env=settings)
     assert ended.returncode == 0, ended.stderr[-2000:]
     return ended.stdout
 

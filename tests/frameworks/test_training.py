@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from astra.cli import main
 from tests.export.launching import run_script
 from tests.frameworks.conftest import Harness
 from tests.frameworks.install import python_of, ready
+from tests.frameworks.ranks import free_port
 
 PROGRAM = Path(__file__).parents[2] / "tools" / "exported"
 
@@ -127,14 +127,12 @@ def test_the_script_itself_runs(tmp_path: Path) -> None:
     tools.mkdir()
     (tools / "torchrun").write_text(f'#!/bin/sh\nexec {python_of("megatron")} -m torch.distributed.run "$@"\n')
     (tools / "torchrun").chmod(0o755)
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = str(probe.getsockname()[1])
-    settings = {"PATH": f"{tools}:{os.environ['PATH']}", "MEGATRON_DIR": str(PROGRAM), "MASTER_PORT": port}
+    settings = {"PATH": f"{tools}:{os.environ['PATH']}", "MEGATRON_DIR": str(PROGRAM)}
+    settings["MASTER_PORT"] = str(free_port())
     ended = subprocess.run(
         ["bash", str(tmp_path / "run" / "launch.sh"), "--train-iters", str(STEPS)],
         env=settings | {"LR": "1e-2", "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path,
+        capture_output=True, text=True, check=False, timeout=900, cwd=tmp_path,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-3000:]
     measured = json.loads(next(line for line in ended.stdout.splitlines() if line.startswith('{"loss"')))
@@ -162,7 +160,7 @@ def test_the_benchmark_of_exported_jobs_runs_dry(tmp_path: Path) -> None:
     made = tmp_path / "rows.json"
     command = [sys.executable, str(PROGRAM.parents[1] / "benchmarks" / "exported_jobs.py"), "--dry", "--steps", "5"]
     command += ["--only", "megatron", "--python", str(python_of("megatron")), "--out", str(made)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
     (row,) = json.loads(made.read_text(encoding="utf-8"))["rows"]
     assert row["measured"]["loss"][-1] < row["measured"]["loss"][0]

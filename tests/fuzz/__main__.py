@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import astra
+from astra.atomic import write_file
 from tests.fuzz.seeds import MOST_BYTES
 from tests.fuzz.targets import TARGETS
 
@@ -79,7 +80,7 @@ def _save(path: Path, rows: dict[str, dict[str, Any]]) -> None:
         "targets": rows,
     }
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
-    path.write_text(json.dumps({"runs": [*runs, record]}, indent=1) + "\n", encoding="utf-8")
+    write_file(path, json.dumps({"runs": [*runs, record]}, indent=1) + "\n")
 
 
 def main() -> int:
@@ -90,14 +91,16 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     rows: dict[str, dict[str, Any]] = {}
-    for name in args.targets or TARGETS:
-        rows[name] = row = fuzz(name, args.seconds)
-        print(f"{name:13s} {row['inputs']:9,d} inputs, {row['refused']:9,d} refused, {row['kept']:6,d} kept, "
-              f"{len(row['found'])} found", flush=True)  # fmt: skip
-        for found in row["found"]:
-            print(f"  {found}")
-    if args.record:
-        _save(args.record, rows)
+    try:
+        for name in args.targets or TARGETS:
+            rows[name] = row = fuzz(name, args.seconds)
+            print(f"{name:13s} {row['inputs']:9,d} inputs, {row['refused']:9,d} refused, {row['kept']:6,d} kept, "
+                  f"{len(row['found'])} found", flush=True)  # fmt: skip
+            for found in row["found"]:
+                print(f"  {found}")
+    finally:  # also of what was ended before its end
+        if args.record and rows:
+            _save(args.record, rows)
     return 1 if any(row["found"] for row in rows.values()) else 0
 
 

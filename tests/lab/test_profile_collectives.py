@@ -58,7 +58,7 @@ def measure(out: Path, processes: int, most_bytes: int) -> dict[str, Any]:
                "astra.lab.profile.collectives", "--backend", "gloo", "--quick", "--out", str(out),
                "--most-bytes", str(most_bytes)]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, check=False)
     assert ended.returncode == 0, ended.stderr[-2000:]
     document: dict[str, Any] = json.loads(out.read_text())
     return document

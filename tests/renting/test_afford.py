@@ -41,7 +41,7 @@ def most_tokens(offers: list[Row], budget: float, limit_s: float) -> float:
     return max(found)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(offers=markets, budget=st.sampled_from([50.0, 2_000.0, 60_000.0]), days=st.sampled_from([0.5, 30.0]))
 def test_the_most_tokens_are_those_of_plain_arithmetic(
     tmp_path: Path, offers: list[Row], budget: float, days: float

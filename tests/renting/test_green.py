@@ -29,7 +29,7 @@ def chosen(path: str, names: tuple[str, ...], objective: str, **more: Any) -> An
     ).chosen[0]  # fmt: skip
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(offers=markets, hours=st.sampled_from([3.0, 8.0, 200.0]))
 def test_the_least_energy_within_a_deadline(tmp_path: Path, offers: list[Row], hours: float) -> None:
     """Watts by GPUs by time, of every offer and count that ends in time; the cheapest of what is within a twentieth."""

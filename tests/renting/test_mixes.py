@@ -120,7 +120,7 @@ def keys(report: RentReport) -> set[Key]:
 
 
 @pytest.mark.exhaustive  # the two tests below compare two GPU types with brute force in the default run
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(prices=st.fixed_dictionaries({}, optional=dict.fromkeys(GPUS, st.floats(0.5, 8))).filter(bool))
 @example(prices={"H100": 1.66, "B200": 7.76, "A100-80": 7.29})
 @example(prices={"H100": 2.4, "B200": 6.3, "A100-80": 0.5})

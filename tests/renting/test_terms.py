@@ -155,7 +155,7 @@ def judged(choice: Choice) -> tuple[float, float]:
     return choice.cost.expected.days_range.high * 86400, choice.cost.expected.usd_range.high
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(offers=markets, tokens=st.sampled_from([2e8, 3e9, 4e10]), aside=asides)
 def test_the_front_of_a_market_is_that_of_plain_arithmetic(
     tmp_path: Path, offers: list[Row], tokens: float, aside: dict[str, float]
@@ -176,7 +176,7 @@ def test_the_front_of_a_market_is_that_of_plain_arithmetic(
         assert (choice.nodes == 1) or row.joined, "no network is made up"
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     offers=markets, tokens=st.sampled_from([2e8, 4e10]), more=st.sampled_from(["cheaper", "freer", "looser", "sooner"])
 )
@@ -195,7 +195,7 @@ def test_a_better_offer_never_hurts(tmp_path: Path, offers: list[Row], tokens: f
         assert any(t <= time_s * (1 + 1e-9) and d <= usd * (1 + 1e-9) for t, d in map(judged, after))
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(offers=markets, share=st.floats(0.01, 1))
 def test_a_later_deadline_is_never_dearer_and_caps_hold_at_the_upper_end(
     tmp_path: Path, offers: list[Row], share: float

@@ -12,13 +12,21 @@ import time
 from typing import Any
 
 JSON = {"Content-Type": "application/json"}
+# As users start it, but for how long an answer may take, which a busy machine is no reason to give up.
+PROGRAM = """
+import sys
+from astra.serve import workers
+workers.USUAL = workers.USUAL._replace(seconds=300.0)
+from astra.cli import program
+sys.exit(program())
+"""
 
 
 class Server:
     """One process and its port."""
 
     def __init__(self, python: str = sys.executable) -> None:
-        words = [python, "-m", "astra", "serve", "--port", "0", "--allow-host", "planner.example"]
+        words = [python, "-c", PROGRAM, "serve", "--port", "0", "--allow-host", "planner.example"]
         self.process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
@@ -29,8 +37,8 @@ class Server:
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
-        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        for _ in range(100):  # the door is open before anybody listens
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        for _ in range(1200):  # the door is open before anybody listens
             try:
                 link.connect()
                 break
@@ -49,5 +57,5 @@ class Server:
     def end(self) -> tuple[int, str]:
         """Interrupt it as a user does: its exit code, and what it said meanwhile."""
         self.process.send_signal(signal.SIGINT)
-        _, said = self.process.communicate(timeout=30)
+        _, said = self.process.communicate(timeout=300)
         return self.process.returncode, said

