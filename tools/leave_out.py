@@ -88,7 +88,8 @@ def _changed(runtime: Runtime, values: Values, *, alone: bool, without: str) -> 
     clock, cast_bytes, _ = values
     cast = replace(runtime.kernels["fp8_cast"], forward_bytes=cast_bytes, backward_bytes=cast_bytes)
     learned = {name.rpartition(".")[2] for name, on in runtime.fitted.items() if on == without}
-    others = {name: value for name, value in OTHERS.items() if alone or name in learned}
+    counted = {name for name, effect in runtime.effects.items() if effect.counted_in}
+    others = {name: value for name, value in OTHERS.items() if name in learned or (alone and name not in counted)}
     return changed(runtime, clock=clock, kernels=runtime.kernels | {"fp8_cast": cast}, **others)
 
 
