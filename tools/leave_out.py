@@ -64,6 +64,7 @@ KIN: Final = {
     "torchtitan-2024": "torchtitan",
     "torchtitan-2025": "torchtitan",
     "composer": "fsdp-eager",
+    "composer-2023": "fsdp-eager",
     "torchtitan-eager": "fsdp-eager",
 }
 SAMPLE: Final = 40  # runs of a source that constants are found on

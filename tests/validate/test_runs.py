@@ -269,6 +269,16 @@ def test_megatron_by_its_date(version: str, flash: str, runtime: str, fused: boo
     assert (found.job.runtime.name, found.strategy.flash) == (runtime, fused)
 
 
+@pytest.mark.parametrize(
+    ("version", "runtime"),
+    [("llm-foundry 2024-01 (README HEAD)", "composer-2023"), ("llm-foundry 2024-06", "composer"), ("", "composer")],
+)
+def test_attention_of_composer_by_its_date(version: str, runtime: str) -> None:
+    found = run(framework="llm-foundry", framework_version_or_date=version, tp="1", pp="1", dp="16")
+    assert found.job.runtime.name == runtime
+    assert found.job.runtime.amount("attention_rate") == (0.5 if runtime == "composer-2023" else 1)
+
+
 @pytest.mark.parametrize("framework", ["DeepSpeed", "nemo", "megatron-bridge", "FSDP", "nanotron", "FlagScale"])
 def test_the_years_of_megatron_are_its_own(framework: str) -> None:
     assert run(framework=framework, framework_version_or_date="2022-02").job.runtime.name not in (
