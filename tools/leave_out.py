@@ -64,6 +64,7 @@ KIN: Final = {
     "torchtitan-2024": "torchtitan",
     "torchtitan-2025": "torchtitan",
     "composer": "fsdp-eager",
+    "composer-2023": "fsdp-eager",
     "torchtitan-eager": "fsdp-eager",
 }
 SAMPLE: Final = 40  # runs of a source that constants are found on
@@ -88,7 +89,8 @@ def _changed(runtime: Runtime, values: Values, *, alone: bool, without: str) -> 
     clock, cast_bytes, _ = values
     cast = replace(runtime.kernels["fp8_cast"], forward_bytes=cast_bytes, backward_bytes=cast_bytes)
     learned = {name.rpartition(".")[2] for name, on in runtime.fitted.items() if on == without}
-    others = {name: value for name, value in OTHERS.items() if alone or name in learned}
+    counted = {name for name, effect in runtime.effects.items() if effect.counted_in}
+    others = {name: value for name, value in OTHERS.items() if name in learned or (alone and name not in counted)}
     return changed(runtime, clock=clock, kernels=runtime.kernels | {"fp8_cast": cast}, **others)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +102,19 @@ def test_changes_go_to_the_group_that_has_the_field() -> None:
 def test_what_is_usual_can_be_done(name: str) -> None:
     one = runtime(name)
     for generation in ("", "ampere", "hopper", "blackwell"):
-        for pipelined in (False, True):
-            words = one.usual_words(generation, pipelined=pipelined)
+        for pipelined, precision in product((False, True), ("bf16", "fp16")):
+            words = one.usual_words(generation, pipelined=pipelined, precision=precision)
             assert words.pop("overlap_ep") is False or "ep" in one.can.overlap
             assert words.pop("dispatch_fp8") is False or one.can.dispatch_fp8
             assert all(value in getattr(one.can, field) for field, value in words.items()), words
+
+
+@pytest.mark.parametrize(("precision", "reduced"), [("fp16", "bf16"), ("bf16", "fp32")])
+def test_megatron_before_transformer_engine_widens_gradients_in_bf16_alone(precision: str, reduced: str) -> None:
+    for pipelined in (False, True):
+        words = runtime("megatron-apex").usual_words("ampere", pipelined=pipelined, precision=precision)
+        assert words["grads"] == reduced
+    assert runtime("nanotron").usual_words("hopper", pipelined=True, precision=precision)["grads"] == "fp32"
 
 
 def test_recipes_of_each_generation() -> None:

@@ -230,6 +230,29 @@ def test_words_of_older_versions() -> None:
     assert (found.framework, found.precision) == ("megatron-apex", "fp16")
 
 
+@pytest.mark.parametrize(
+    ("flags", "reduced"),
+    [
+        ("--bf16", "fp32"),  # arguments.py sets --accumulate-allreduce-grads-in-fp32 then
+        ("--bf16 --grad-reduce-in-bf16", "bf16"),
+        ("--fp16", "bf16"),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", "fp32"),
+        ("--fp16 --fp32-allreduce --DDP-impl local", "fp32"),  # before April 2021
+        ("--fp16 --deepspeed --zero-stage 0", "fp32"),
+    ],
+)
+def test_width_in_which_megatron_reduces(flags: str, reduced: str) -> None:
+    text = f"torchrun --nproc-per-node 8 p.py --micro-batch-size 2 --num-layers 24 {flags}"
+    assert import_text(text, name="x.sh", gpus=8).strategy.grads == reduced
+
+
+@pytest.mark.parametrize("grads", ["fp32", "bf16"])
+def test_gradients_in_fp16_are_reduced_as_the_plan_says(grads: str) -> None:
+    job = job_of("gpt-2-xl", "8xA100-80", precision="fp16", batch=8)
+    script = EXPORTERS["megatron"].files(launched(job, job.strategy(f"dp8 mbs1 grads={grads}")))["launch.sh"]
+    assert ("--accumulate-allreduce-grads-in-fp32" in script) is (grads == "fp32")
+
+
 def test_megatron_deepspeed() -> None:
     text = (
         "deepspeed pretrain_gpt.py --micro-batch-size 1 --num-layers 24 --num-experts 64 --moe-expert-parallel-size 16"

@@ -247,6 +247,47 @@ def test_frameworks_by_the_words_of_tables(framework: str, runtime: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("version", "flash", "runtime", "fused"),
+    [
+        (
+            "Megatron-LM 2020-09",
+            "",
+            "megatron-apex",
+            False,
+        ),  # FlashAttention and TransformerEngine came in December 2022
+        ("2021", "", "megatron-apex", False),
+        ("2022-11", "", "megatron-apex", False),
+        ("2022-12", "", "megatron", True),
+        ("2022", "", "megatron", True),
+        ("2024-05", "0", "megatron-apex", False),
+        ("core_v0.12", "", "megatron", True),
+        ("", "", "megatron", True),
+    ],
+)
+def test_megatron_by_its_date(version: str, flash: str, runtime: str, fused: bool) -> None:
+    found = run(framework="Megatron-LM", framework_version_or_date=version, flash_attn=flash)
+    assert (found.job.runtime.name, found.strategy.flash) == (runtime, fused)
+
+
+@pytest.mark.parametrize(
+    ("version", "runtime"),
+    [("llm-foundry 2024-01 (README HEAD)", "composer-2023"), ("llm-foundry 2024-06", "composer"), ("", "composer")],
+)
+def test_attention_of_composer_by_its_date(version: str, runtime: str) -> None:
+    found = run(framework="llm-foundry", framework_version_or_date=version, tp="1", pp="1", dp="16")
+    assert found.job.runtime.name == runtime
+    assert found.job.runtime.amount("attention_rate") == (0.5 if runtime == "composer-2023" else 1)
+
+
+@pytest.mark.parametrize("framework", ["DeepSpeed", "nemo", "megatron-bridge", "FSDP", "nanotron", "FlagScale"])
+def test_the_years_of_megatron_are_its_own(framework: str) -> None:
+    assert run(framework=framework, framework_version_or_date="2022-02").job.runtime.name not in (
+        "megatron-apex",
+        "megatron",
+    )
+
+
+@pytest.mark.parametrize(
     ("date", "notes", "runtime"),
     [
         ("2024-12", "compile", "torchtitan-2024"),

@@ -101,11 +101,18 @@ def words(args: Arguments, name: str, dp: int, ep: int) -> dict[str, Any]:
         "graphs": GRAPHS.get(graphs, "partial"),
         "moments": "bf16" if narrow else "fp32",
         "params": "fp8" if args.has("--fp8-param-gather") or args.has("--fp8-param") else "bf16",
-        "grads": "bf16" if args.has("--grad-reduce-in-bf16") else "fp32",
+        "grads": _reduced(args),
         "offload": "optimizer" if args.has("--optimizer-cpu-offload") or args.has("--cpu-optimizer") else "none",
         "offload_layers": args.whole("--cpu-offloading-num-layers", 0),
         "shard": dp // copies if copies > 1 else 0,
     }
+
+
+def _reduced(args: Arguments) -> str:
+    """What gradients are reduced in: in bf16 Megatron-LM widens them by itself, in fp16 only where it is told to."""
+    widened = args.has("--accumulate-allreduce-grads-in-fp32") or args.has("--fp32-allreduce")
+    as_made = args.has("--fp16") and not args.has("--deepspeed") and not widened
+    return "bf16" if args.has("--grad-reduce-in-bf16") or as_made else "fp32"
 
 
 # How fp8 operands are scaled, where it is said; where it is not, as is usual on the GPU.

@@ -162,6 +162,8 @@ def _precision(launch: Launch) -> Iterator[Flag]:
             yield ("--reuse-grad-buf-for-mxfp8-param-ag",)
     if strategy.grads == "bf16":
         yield ("--grad-reduce-in-bf16",)
+    elif precision == "fp16":  # whose gradients it reduces as backward makes them, unless it is told to widen them
+        yield ("--accumulate-allreduce-grads-in-fp32",)
     yield ("--transformer-impl", "transformer_engine")
     yield ("--attention-backend", "auto" if launch.strategy.flash else "unfused")
 

@@ -161,7 +161,7 @@ class Job(Spec, frozen=True, kw_only=True):
     def recipe(self, *, pipelined: bool = False) -> dict[str, str | bool]:
         """What the runtime's recipes choose for such a job, of what a strategy may leave out."""
         generation = self.pool.device.generation
-        found = self.runtime.usual_words(generation, pipelined=pipelined)
+        found = self.runtime.usual_words(generation, pipelined=pipelined, precision=self.workload.precision)
         whole = self.runtime.usual.on.get(generation, {}).get("graphs") == "full"  # said of recipes for experts
         if whole and not self.captures_steps:
             found |= {"graphs": "partial", "overlap_ep": False}

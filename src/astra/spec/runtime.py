@@ -191,6 +191,7 @@ class Usual(Spec, frozen=True, kw_only=True):
     words: dict[str, str | bool] = msgspec.field(default_factory=dict)  # fields of RUNTIME_WORDS and overlap_ep
     on: dict[str, dict[str, str | bool]] = msgspec.field(default_factory=dict)  # the same on a generation of GPU
     pipelined: dict[str, str | bool] = msgspec.field(default_factory=dict)  # and in pipelines
+    fp16: dict[str, str | bool] = msgspec.field(default_factory=dict)  # and in fp16
 
     # CUDA graphs that plans may have where recipes have none, of a kind that runs were published with:
     captures: Captures = Captures()
@@ -220,7 +221,7 @@ class Usual(Spec, frozen=True, kw_only=True):
         for field in ("overlap", "overlap_sharded"):
             words = getattr(self, field)
             check(set(words) <= set(OVERLAPS), f"usual.{field}", words, f"among {', '.join(OVERLAPS)}")
-        for table in (self.words, self.pipelined, *self.on.values()):
+        for table in (self.words, self.pipelined, self.fp16, *self.on.values()):
             for name, value in table.items():
                 check(name in _WORDS, "usual.words", name, f"among {', '.join(_WORDS)}")
                 known = _WORDS[name].choices or (True, False)
@@ -287,10 +288,11 @@ class Runtime(Spec, frozen=True, kw_only=True):
         found = self.effects.get(effect)
         return EFFECTS[effect].off if found is None else found.amount
 
-    def usual_words(self, generation: str, *, pipelined: bool) -> dict[str, str | bool]:
+    def usual_words(self, generation: str, *, pipelined: bool, precision: str = "") -> dict[str, str | bool]:
         """What its recipes choose on a generation of GPU, of what a strategy may leave out."""
         plain = {name: field.plain for name, field in _WORDS.items()}
         chosen = plain | self.usual.words | self.usual.on.get(generation, {})
+        chosen |= self.usual.fp16 if precision == "fp16" else {}
         return chosen | (self.usual.pipelined if pipelined else {})  # type: ignore[return-value]
 
     def captures(self, *, experts: bool) -> str:

@@ -24,7 +24,7 @@ _RDMA_GBIT: Final = 200  # Ethernet ports of this rate and more run RoCE: no ker
 _KINDS: Final = (
     (r"efa", "efa"),
     (r"roce|rdma|slingshot|spectrum-?x|tcpxo|fastrak", "roce"),
-    (r"\bib\b|infiniband|(?<![a-wyz])[xnhefq]dr\d*\b|quantum|omni-?path|\bopa\b", "infiniband"),
+    (r"\bib\b|\bhcas?\b|infiniband|(?<![a-wyz])[xnhefq]dr\d*\b|quantum|omni-?path|\bopa\b", "infiniband"),
     (r"ethernet|tcp|gbe\b|gige\b", "tcp"),
     (r"connectx|mellanox|\bcx-?\d\b", "infiniband"),
 )
@@ -34,30 +34,35 @@ _PLAIN: Final = (
     (r"\b(?:dual|two)\b", "2"),
     (r"\b(?:quad|four)\b", "4"),
     (r"\beight\b", "8"),
+    (r"\b\d+\s*gpus?\s*(?:per|/|each)\s*(?:node|server|host|tray)\b", ""),
     (r"(?<=\d)\s*-?gig(?:abit)?(?:e\b|\b(?:/s| per second)?)", "Gb/s "),
-    (r"\b(connectx|bluefield|slingshot|quantum|thor|cx|bf|v|gen|rocev|efav)[- ]?\d+", r"\1"),
+    (r"\b(connectx|bluefield|slingshot|quantum|thor|cx|bf|v|gen|rocev|efav)[- ]?\d+(?!\d|[x×*]\d)", r"\1"),  # noqa: RUF001
     (r"\b(omni-?path|opa)[- ](\d{2,3})\b(?!\s*G)", r"\1 \2G"),
     (r"(?<=dr) ?[14][xX]\b", ""),  # lanes of a port: HDR 4X
+    (r"(?<![\w.:-])(1600|2400|3200|6400)(?!\w|\s*[x×*GT])", r"\1Gb/s"),  # noqa: RUF001  # a total without its unit
+    (r"\b(efa|roce|ib|infiniband) (25|50|100|200|400|800)(?![\w.]|\s*[GT])", r"\1 \2Gb/s"),
     (r"[^+]*(?:nvl\d+|nvlink|pcie)[^+]*\+", ""),  # inside a node or a rack
 )
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])(b|B)?(?:it|its)?(?:E\b|ps\b|/s(?:ec)?\b|\b)")
-_CARD: Final = r"(?:nics?|ports?|hcas?|adapters?|rails?|cards?)\b"
+_CARD: Final = r"(?:nics?|ports?|hcas?|adapters?|rails?|cards?|links?)\b"
+_NODE: Final = r"(?:per|/|each)\s*(?:node|server|host|tray)\b"
 _COUNT: Final = re.compile(
-    rf"(?<![-\w.])(\d{{1,2}})(?!\s*[GT]b?)(?:\s*[x×*]|[-\s]+(?:[\w/.-]+\s+){{0,4}}?{_CARD})|[\s)][x×*]\s?(\d{{1,2}})(?!\d|\s*[GT]b?)",  # noqa: RUF001
+    rf"(?<![-\w.])(\d{{1,2}})(?!\s*[GT]b?)(?:\s*[x×*]|[-\s]+(?:[\w/.-]+\s+){{0,4}}?{_CARD}|\s*{_NODE}"  # noqa: RUF001
+    r"|\s+(?:(?:mellanox|nvidia|connectx|infiniband|ib)\s+){0,3}[xnhefq]dr\d*\b)"
+    r"|(?:[\s)]|(?<=[bs]))[x×*]\s?(\d{1,2})(?!\d|\s*[GT]b?)",  # noqa: RUF001
     re.IGNORECASE,
 )
+_OF_CARDS: Final = re.compile(rf"{_CARD}|{_NODE}", re.IGNORECASE)
 _BARE: Final = re.compile(r"\d\s?[x×*]\s?(\d{2,3})(?![\d.]|\s*[GTW])")  # noqa: RUF001
 _GENERATION: Final = re.compile(r"(?<![a-wyz])([xnhefq]dr)[- ]?(\d{2,3})?\b", re.IGNORECASE)
 _OF_GPUS: Final = re.compile(r"(?:per|/|each|shared by)\s*(\d*)\s*gpus?\b", re.IGNORECASE)
 _OF_PORTS: Final = re.compile(rf"(?:per|/|each)\s*(?:link|{_CARD})", re.IGNORECASE)
-_SCOPE: Final = re.compile(
-    rf"(?:per|/|each)\s*(?:node|server|host|tray)\b|\btotal|aggregate|\+|{_OF_GPUS.pattern}", re.IGNORECASE
-)
+_SCOPE: Final = re.compile(rf"{_NODE}|\btotal|aggregate|\+|{_OF_GPUS.pattern}", re.IGNORECASE)
 _BUS: Final = re.compile(r"pcie|nvlink|\bbus\b", re.IGNORECASE)
 _ASIDE: Final = re.compile(r"storage|management|mgmt|front-?end|north|for ns\b", re.IGNORECASE)
 _COMPUTE: Final = re.compile(r"compute|east|for ew\b|back-?end", re.IGNORECASE)
 _OVERSUBSCRIBED: Final = re.compile(
-    r"(\d+(?:\.\d+)?)\s*:\s*(\d+(?:\.\d+)?)\s*(?:over|block|taper)"
+    r"(\d+(?:\.\d+)?)\s*:\s*(\d+(?:\.\d+)?)\s*(?:over|block|taper|fat|$)"
     r"|(?<!non)(?<!non.)(?:over-?sub|block|taper)[a-z]*\D{0,14}?(\d+(?:\.\d+)?)(?:\s*:\s*(\d+(?:\.\d+)?))?(?!\s*[x×GT\d])",  # noqa: RUF001
     re.IGNORECASE,
 )
@@ -77,7 +82,8 @@ class Network(NamedTuple):
 
 def read_network(text: str, per_node: int) -> Network:
     """Kind and rate of the network between nodes: of all its ports, per node unless the text says per GPU."""
-    parts = [part for part in re.split(r"[,;]|\band\b", text) if part.strip()]
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    parts = _with_counts([part for part in re.split(r"[,;]|\band\b", text) if part.strip()])
     compute = [part for part in parts if _COMPUTE.search(part)]
     used = compute or [part for part in parts if not _ASIDE.search(part)] or parts
     kind = next((kind for pattern, kind in _KINDS if re.search(pattern, " ".join(used).lower())), None)
@@ -94,6 +100,17 @@ def read_network(text: str, per_node: int) -> Network:
     total = max(rates) * (per_node / int(scope.group(1) or 1) if scope else 1) * _GBIT
     alone = kind == "infiniband" and len(used) == 1 and not _SCOPE.search(joint) and not _COUNT.search(joint)
     return Network(kind, total, oversubscribed, total if alone else None)
+
+
+def _with_counts(parts: list[str]) -> list[str]:
+    """How many cards there are beside the one rate that is told elsewhere: ``400Gb/s NDR, 4 per node``."""
+    plain = [_plain(part) for part in parts]
+    rated = [place for place, part in enumerate(plain) if _rate(part) is not None]
+    counts = [place for place, part in enumerate(plain) if _OF_CARDS.search(part) and _COUNT.search(part)]
+    if len(rated) != 1 or len(counts) != 1 or rated == counts or _SCOPE.search(plain[rated[0]]):
+        return parts
+    joined = f"{parts[rated[0]]} {parts[counts[0]].strip()}"
+    return [joined if place == rated[0] else part for place, part in enumerate(parts) if place != counts[0]]
 
 
 def _plain(text: str) -> str:
@@ -140,7 +157,7 @@ def _gigabits(port: str) -> float | None:
     """What stands outside parentheses is the total: ``800Gb/s per node (4xHDR)`` says 800 twice."""
     outside, inside = re.sub(r"\([^)]*\)", " ", port), " ".join(re.findall(r"\(([^)]*)\)", port))
     each, count = _rate(outside), _COUNT.search(outside)
-    if each is None or _OF_PORTS.search(outside):
+    if _RATE.search(outside) is None or _OF_PORTS.search(outside):
         count = count or _COUNT.search(inside)
     each = each if each is not None else _rate(inside)
     if each is None or count is None or each > max(_PORTS_GBIT) or re.search(r"\btotal|aggregate", port.lower()):

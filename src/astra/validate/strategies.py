@@ -96,8 +96,9 @@ def runtime_of(framework: str, version: str, notes: str, flash: str) -> tuple[st
         return usual.eager, ""
     if usual.compiled and re.search(r"(?<!no )(?:torch[. ]compile|\bcompiled\b)", notes.lower()):
         return usual.compiled, ""
-    month = re.search(r"20\d\d-\d\d", version)
-    older = [month_of for month_of in usual.before if month and month.group() < month_of]
+    stated = re.search(r"\b20\d\d(-\d\d)?\b", version)
+    month = stated and stated.group() + ("" if stated.group(1) else "-12")
+    older = [month_of for month_of in usual.before if month and month < month_of]
     return usual.before[min(older)] if older else name, ""
 
 
