@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from astra.api import make_job
+from astra.api import estimate, make_job
+from astra.catalog.models import model as find_model
 from astra.cost import memory
 from astra.cost.stage import gather_parts, stage_costs
 from astra.cost.step import evaluate
+from astra.layers.weights import count
 from astra.rules.restrictions import Restrictions
 from astra.search.attempts import attempts
 from astra.search.bounds import Grids, grids_may_fit
 from astra.search.engine import search
 from astra.search.space import Space
 from astra.search.words import settled
+from astra.units import GIB
 
 CASES: list[tuple[str, str, int, int, dict[str, Any]]] = [
     ("llama-2-70b", "16xA100-40", 16, 4096, {}),
@@ -56,3 +61,36 @@ def test_nothing_is_timed_where_no_grid_has_room() -> None:
     assert found.grids.none_fits()
     assert found.considered == found.too_large + sum(found.refused.values()) + found.dominated + found.slower
     assert not Grids(make_job("llama-3.2-1b", gpus="8xH100", batch=8, seq=2048), Restrictions()).none_fits()
+
+
+CLUSTER = """
+[[pool]]
+gpu = "A100-80"
+node = "mine"
+count = 8
+[[node]]
+name = "mine"
+like = "dgx-a100"
+gpu = "A100-80"
+gpus = 8
+host_memory_bytes = {host}
+"""
+
+
+@pytest.mark.parametrize("words", ["tp8 dp1 sp", "tp2 dp4 sp", "tp4 pp2 dp1 sp"])
+def test_offloaded_states_have_to_be_in_host_memory(words: str, tmp_path: Path) -> None:
+    """12 bytes of each parameter (Rajbhandari et al. 2020), however they are sharded over one server."""
+    path, strategy = tmp_path / "mine.toml", f"{words} mbs1 zero1 recompute=full offload=optimizer"
+
+    def warned(host: float) -> list[str]:
+        path.write_text(CLUSTER.format(host=host), encoding="utf-8")
+        told = estimate("llama-2-13b", cluster=str(path), batch=64, seq=4096, strategy=strategy).warnings
+        return [text for text in told if "host memory" in text]
+
+    state_bytes = 12.0 * count(find_model("llama-2-13b")).total
+    assert not warned(state_bytes * 1.2)
+    (sentence,) = warned(state_bytes / 2)
+    (needed,) = re.findall(r"up to ([\d,]+) GiB", sentence)
+    stages = 1.1 if "pp" in words else 1.001  # a server's stages are counted as its fullest
+    assert 1 <= float(needed.replace(",", "")) * GIB / state_bytes + 0.01 <= stages + 0.01
+    assert not warned(0.0 or state_bytes * 40)

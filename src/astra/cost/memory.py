@@ -181,6 +181,17 @@ def start_bytes(job: Job, costs: StageCosts, shardings: Sharding) -> Floats:
     return np.where(how.zero >= 2, weight_bytes(job, held, how) + copies + made, 0.0)
 
 
+def host_bytes(job: Job, costs: StageCosts, vp: Ints, recomputes: Recomputes, shardings: Sharding) -> Floats:
+    """What offload moves to host memory, [mesh, recompute, sharding, rank]: states, and activations kept."""
+    if not (shardings.offload.any() or recomputes.offload_layers.any()):
+        return np.zeros((1, 1, 1, 1))
+    here = Sharding(shardings.zero, np.zeros_like(shardings.offload), shardings.moments, shardings.reshard)
+    every = Recomputes(*recomputes[:-1], np.zeros_like(recomputes.offload_layers))
+    moved = states(job, costs, here).optimizer - states(job, costs, shardings).optimizer
+    kept = activations(costs, vp, every).kept_bytes - activations(costs, vp, recomputes).kept_bytes
+    return np.asarray(moved[:, None] + kept[:, :, None])
+
+
 def highest_of(job: Job, costs: StageCosts, shardings: Sharding, in_step: Floats) -> Highest:
     """The peak of each rank of one strategy, whose steps hold so much."""
     start = np.broadcast_to(start_bytes(job, costs, shardings), (1, 1, len(in_step)))[0, 0]

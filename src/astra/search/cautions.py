@@ -8,11 +8,13 @@ from astra.columns import from_strategy
 from astra.cost.kernels import APART
 from astra.rules.names import facts_of
 from astra.rules.table import advice
+from astra.spec.cluster import Pool
 from astra.spec.job import Job
 from astra.spec.strategy import Strategy
 from astra.units import GIB
 
 PLAUSIBLE_MFU: Final = 0.65  # above the best published large runs (about 0.60 in bf16, MLPerf and vendor tables)
+HOST_SHARE: Final = 0.9  # of host memory for what is offloaded; the rest is the system's and the programs'
 WAITS: Final = 1.1  # so many times as long with a slower host is worth a word
 
 
@@ -43,3 +45,14 @@ def cautions(job: Job, strategy: Strategy, *, mfu: float, reserved_gib: float, f
             * copied
         )
     return found
+
+
+def beyond_host(pool: Pool, rank_bytes: float) -> list[str]:
+    """Where a server has no room for what its GPUs offload, so much of them at most."""
+    room, needed = pool.node.host_memory_bytes, rank_bytes * min(pool.node.gpus, pool.gpus)
+    if room is None or needed <= HOST_SHARE * room:
+        return []
+    return [
+        f"offload needs up to {needed / GIB:,.0f} GiB of host memory in a server that has {room / GIB:,.0f}: use more "
+        "GPUs, or offload=none with less to hold (a higher zero, tp or pp)"
+    ]

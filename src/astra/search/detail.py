@@ -45,7 +45,7 @@ from astra.provenance import Floats, Source, Timed
 from astra.rules.can import may
 from astra.rules.names import facts_of
 from astra.rules.table import RULES, Rule, violations
-from astra.search.cautions import cautions
+from astra.search.cautions import beyond_host, cautions
 from astra.search.space import last_layers
 from astra.spec.job import Job, Words
 from astra.spec.strategy import Strategy
@@ -324,6 +324,7 @@ def _tell(
     reserved = max(stage.peak_reserved_gib for stage in stages)
     fits = all(stage.fits for stage in stages)
     worst, kind = max(provenance.values()), kind_of(job, row.strategy)
+    on_host = memory.host_bytes(job, answer.costs, row.meshes.columns["vp"], row.recomputes, row.shardings).max()
     return Estimate(
         model=job.model.name,
         gpus=f"{job.pool.gpus}x{job.pool.device.name}",
@@ -354,6 +355,7 @@ def _tell(
         provenance_worst=worst.word,
         warnings=[
             *[memory.AT_START] * bool(answer.highest.at_start.any()),
+            *beyond_host(job.pool, float(on_host)),
             *cautions(job, row.strategy, mfu=mfu, reserved_gib=reserved, fits=fits, slower=slower),
         ],
     )
