@@ -46,6 +46,7 @@ VERBS: tuple[tuple[str, ...], ...] = (
     ("plan", "llama-2-7b", "--gpus", "8xH100", "--gpus", "8xA100", "--batch", "64", "--seq", "2048"),
     ("estimate", *ASKED, "--strategy", "tp2 dp8 mbs1 sp zero1"),
     ("rent", "llama-3-8b", "--tokens", "1B", "--gpus", "H100", "--max-gpus", "8", "--batch", "64", "--seq", "2048"),
+    ("afford", "llama-3.2-1b", "--budget", "100", "--gpus", "H100", "--max-gpus", "8"),
     ("export", "plan.json", "--to", "megatron", "--out", "launch", "--nearest"),
     ("import", "train.sh"),
     ("explain", "plan.json", "--seconds", "0"),
@@ -55,6 +56,7 @@ VERBS: tuple[tuple[str, ...], ...] = (
     ("model", "llama-2-7b"),
     ("catalog", "gpus"),
     ("catalog", "prices"),
+    ("prices", "check"),
     ("validate", "runs.csv", "-q"),
     ("completion", "bash"),
 )

@@ -11,7 +11,9 @@ import astra
 from astra.errors import InputError
 from astra.spec.request import read_request
 from astra.units import parse_count, parse_seconds
+from astra.validate.runs import Skipped, runs_of
 from tests.fuzz.targets import TARGETS
+from tests.validate.test_runs import ROW
 
 # By target: texts that ended in something else than an answer or an error of ours.
 FOUND: Final[tuple[tuple[str, str], ...]] = (
@@ -53,3 +55,12 @@ def test_every_strategy_of_a_front_is_accounted_for() -> None:
     )
     refused = sum(reject.strategies for reject in answer.rejects)
     assert refused + answer.search.feasible == answer.search.considered
+
+
+@pytest.mark.parametrize("digits", [400, 5_000])  # beyond floating point, beyond what Python reads
+@pytest.mark.parametrize("cell", ["inter_node_link=8x{}Gb/s", "gpu_type={}x H100 + 8x A100", "notes=GA={}", "vocab={}"])
+def test_a_run_with_a_number_beyond_all_is_left_out(cell: str, digits: int) -> None:
+    name, _, text = cell.partition("=")
+    stated = {} if name == "notes" else {"gbs": "64"}
+    (row,) = runs_of([ROW | {"gbs": ""} | stated | {name: text.format("9" * digits)}])
+    assert isinstance(row, Skipped)

@@ -140,6 +140,14 @@ def test_each_advice_alone_makes_the_deadlines_possible_and_a_little_less_does_n
     assert on_time(shared(jobs=hard(**{name: {"tokens": count} for name, count in tokens.items()})))
 
 
+def test_what_was_not_tried_is_not_said_to_be_in_vain() -> None:
+    """A ten-thousandth of the tokens would be in time; shares are tried down to one of 64."""
+    job = {"model": "llama-2-7b", "tokens": "20000B", "deadline": "30h", "pools": ["new"]}
+    told = refused(jobs={"chat": job})
+    assert "fewer tokens: not even 1.6% of them would do" in told
+    assert on_time(shared(jobs={"chat": {**job, "tokens": "2B"}}))
+
+
 def _up(text: str) -> float:
     """Hours of a time as it is shown, with what showing it may have cut off."""
     number, _, unit = text.partition(" ")

@@ -87,7 +87,7 @@ def _fewer_tokens(sharing: DeclaredSharing, curves: Curves, late: dict[str, floa
 
     missing = _least(1, _SHARES - 1, lambda parts: enough(dict.fromkeys(late, 1 - parts / _SHARES)))
     if missing is None:
-        return ["fewer tokens: no share of them would do"]
+        return [f"fewer tokens: not even {1 / _SHARES:.1%} of them would do"]
     shares = dict.fromkeys(late, 1 - missing / _SHARES)
     for name in late if len(late) > 1 else ():
         own = _least(0, missing, lambda parts, name=name: enough({**shares, name: 1 - parts / _SHARES}))  # type: ignore[misc]

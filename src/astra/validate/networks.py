@@ -13,13 +13,14 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from astra.catalog import hardware
-from astra.errors import fold
+from astra.errors import InputError, fold
 from astra.spec.cluster import Link, NodeType
 
 _GBIT: Final = 1e9 / 8
 _PCIE_BYTES_PER_S: Final = {"3": 15.75e9, "4": 31.5e9, "5": 63e9}
 _IB_GBIT: Final = {"xdr": 800.0, "ndr": 400.0, "hdr": 200.0, "edr": 100.0, "fdr": 56.0, "qdr": 40.0}
 _PORTS_GBIT: Final = (10, 25, 40, 50, 56, 100, 200, 400, 800)  # of a port; what is more belongs to several
+_MOST_GBIT: Final = 1_000_000  # more is no network's
 _RDMA_GBIT: Final = 200  # Ethernet ports of this rate and more run RoCE: no kernel's TCP fills them
 _KINDS: Final = (
     (r"efa", "efa"),
@@ -143,7 +144,10 @@ def _each(text: str) -> float:
 def _gbit(stated: re.Match[str]) -> float:
     """Gigabits per second of a rate."""
     value, scale, unit = stated.groups()
-    return float(value) * (1000 if scale == "T" else 1) * (8 if unit == "B" else 1)
+    gbit = float(value) * (1000 if scale == "T" else 1) * (8 if unit == "B" else 1)
+    if gbit > _MOST_GBIT:
+        raise InputError("network", stated.group(), want=f"at most {_MOST_GBIT:,} Gb/s")
+    return gbit
 
 
 def _all_ports(part: str) -> float | None:

@@ -30,6 +30,7 @@ from astra.validate.strategies import Degrees, RunSettings, runtime_of, strategy
 
 _NEEDED: Final = ("layers", "hidden", "heads", "gpu_type", "num_gpus")
 _DELIMITERS: Final = (",", ";", "\t")
+_LONGEST_CELL: Final = 4_000  # Python reads no longer numbers
 
 
 class Run(NamedTuple):
@@ -96,6 +97,8 @@ def _run(row: Row, unnamed: str, requests: dict[tuple[object, ...], PlanRequest]
 
 
 def _read(row: Row, identity: str, source: str, requests: dict[tuple[object, ...], PlanRequest]) -> Run:
+    if any(isinstance(cell, str) and len(cell) > _LONGEST_CELL for cell in row.values()):
+        raise Missing(f"a cell of more than {_LONGEST_CELL:,} characters")
     filled: list[str] = []
     notes = words_of(row, "notes")
     name, assumed = runtime_of(
