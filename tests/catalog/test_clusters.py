@@ -316,6 +316,14 @@ def test_links_between_pools_and_zones(tmp_path: Path) -> None:
         ('[[link]]\nzones = ["west", "mars"]\nkind = "tcp"\nbytes_per_s = 2e9\nlatency_s = 1e-3\n', "pool or zone"),
         ('[[link]]\nzones = ["west"]\nkind = "tcp"\nbytes_per_s = 2e9\nlatency_s = 1e-3\n', "zones ="),
         ('[[link]]\npools = ["near", "far"]\nkind = "tcp"\nlatency_s = 1e-3\n', "bytes_per_s"),
+        *(
+            (
+                f'[[link]]\npools = ["near", "far"]\nkind = "tcp"\n{name} = {rate}\nlatency_s = 1e-3\n',
+                "bytes_per_s: got .*, wanted 1000 to 1e.15 bytes a second",
+            )
+            for name in ("bytes_per_s", "total_bytes_per_s")
+            for rate in ("1e-300", "100", "1e300")
+        ),
     ],
 )
 def test_links_that_cannot_be_are_refused(tmp_path: Path, more: str, wanted: str) -> None:

@@ -137,6 +137,9 @@ def test_descriptions() -> None:
         ({"minimum": ["mbs=2,4"]}, "a whole number"),
         ({"fix": [""]}, "a field of a strategy"),
         ({"fix": ["="]}, "a field of a strategy"),
+        ({"forbid": ["groups=2"]}, "--forbid groups alone"),
+        ({"fix": ["groups=2"]}, "--forbid groups alone"),
+        ({"maximum": ["groups=2"]}, "--forbid groups alone"),
     ],
 )
 def test_mistakes_are_explained(options: dict[str, list[str]], said: str) -> None:

@@ -9,9 +9,15 @@ from msgspec.structs import replace
 
 import astra
 from astra.catalog.clusters import read_cluster
+from astra.search.fleet.detail import estimate
+from astra.search.fleet.plan import fleet_in
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
+from astra.search.fleet.search import Costed
+from astra.search.fleet.sites import Search, remarks
+from astra.search.world import World
 from astra.spec.cluster import Cluster
 from astra.spec.mixed_text import parse_mixed
+from astra.spec.request import requested
 
 TEN_GIGABIT = 1.25e9
 REACHED = 0.8  # of a line by TCP
@@ -146,3 +152,33 @@ def test_what_is_sent_is_paid_for(tmp_path: Any) -> None:
     assert found.cost is not None
     steps = tokens / (64 * 2048)
     assert found.cost.parts["egress"] == pytest.approx(steps * 2 * 4 * PARAMETERS / 1e9 * 0.05 + 180, rel=1e-3)
+
+
+def always(found: list[Costed]) -> Search:
+    """The same plans, however wide the lines are."""
+    return lambda cluster, local: found
+
+
+def test_local_steps_are_of_groups_with_a_state_of_their_own(tmp_path: Any) -> None:
+    """Groups that share one state may suit a wide line best; they cannot train by themselves."""
+    own = "[m{m}: east tp1 pp1 dp4 mbs1 {zero} layers=16] [m{m}: west tp1 pp1 dp4 mbs1 {zero} layers=16]"
+    asked = {"gpus": ["8xH100"], "batch": 64, "seq": 2048}
+    fleet, _ = fleet_in(World.of(requested("plan", "llama-3.2-1b", asked), sites(tmp_path, 4)))
+    shared, apart, alone = (
+        Costed(strategy, estimate(fleet, strategy))
+        for strategy in (
+            parse_mixed(f"shares=500,500 {own.format(m=8, zero='zero3')}", fleet.usual),
+            parse_mixed(own.format(m=8, zero="zero1"), fleet.usual),
+            parse_mixed("[m16: east tp1 pp1 dp4 mbs1 zero1 layers=16]", fleet.usual),
+        )
+    )
+    for wide, workers in (([shared, apart], 2), ([shared], None)):
+        offer = remarks(fleet, [alone], always(wide)).local
+        assert (offer and offer.workers) == workers
+
+
+def test_a_line_is_left_out_where_the_time_allowed_is_up(tmp_path: Any) -> None:
+    """A search that was cut short cannot say from which width another site pays."""
+    soon = planned(sites(tmp_path, 2), time_budget=1e-3)
+    assert not soon.lines
+    assert any("another site pays was not looked for" in note for note in soon.notes)

@@ -72,6 +72,8 @@ _MOST_DIGITS: Final = 8
 _RISKS: Final = ("mtbf_gpu_h", "preemptions_per_node_day", "available")
 _MOST_BEFORE_NUMBER: Final = 70  # letters of a GPU's name in that of its second pool
 _MOST_GPUS: Final = 10_000_000
+_LEAST_RATE: Final = 1e3  # bytes/s between pools: slower or faster ones are numbers in another unit
+_MOST_RATE: Final = 1e15
 _COUNTS: Final = f"a whole number of GPUs between 1 and {_MOST_GPUS:,}"
 
 
@@ -210,9 +212,8 @@ def _build(file: _File, where: str) -> Cluster:
             pools += _pools_of(table, own, where)
     between = None
     if file.between is not None:
-        link = _sourced({"reach": hardware.ANY_REACH, **_line(file.between, line=False)}, _file_source(where))
         with within("between"):
-            between = decode(Link, link, where="")
+            between = _link(file.between, where, line=False)
     check(bool(pools), "pool", None, "at least one [[pool]] table")
     joints = []
     for number, joint in enumerate(file.link):
@@ -233,9 +234,18 @@ def _joint(table: dict[str, Any], where: str) -> Joint:
     good = isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, str) and end for end in ends)
     check(good and not both, "ends", None, 'pools = ["a", "b"] or zones = ["a", "b"], with names from this file')
     rest = {key: value for key, value in table.items() if key not in ("pools", "zones")}
-    link = _sourced({"reach": hardware.ANY_REACH, **_line(rest, line="zones" in table)}, _file_source(where))
     assert isinstance(ends, list)
-    return Joint(ends=(ends[0], ends[1]), link=decode(Link, link, where=""))
+    return Joint(ends=(ends[0], ends[1]), link=_link(rest, where, line="zones" in table))
+
+
+def _link(table: dict[str, Any], where: str, *, line: bool) -> Link:
+    """What joins pools or zones, at rates that somebody may mean."""
+    given = _sourced({"reach": hardware.ANY_REACH, **_line(table, line=line)}, _file_source(where))
+    link: Link = decode(Link, given, where="")
+    for name, rate in (("bytes_per_s", link.bytes_per_s), ("total_bytes_per_s", link.total_bytes_per_s)):
+        possible = rate is None or _LEAST_RATE <= rate <= _MOST_RATE
+        check(possible, name, rate, f"{_LEAST_RATE:g} to {_MOST_RATE:g} bytes a second: 10 Gb/s are 1.25e9")
+    return link
 
 
 def _line(table: dict[str, Any], *, line: bool) -> dict[str, Any]:

@@ -47,6 +47,10 @@ class Effort:
         """Account for some work."""
         self.spent += units
 
+    def afresh(self) -> Effort:
+        """As much again for another search, by the same time."""
+        return Effort(self.most, until_s=self._until_s)
+
     @contextmanager
     def part(self, share: float) -> Iterator[None]:
         """Spend at most a share of what is left in here; what remains of it is there afterwards."""

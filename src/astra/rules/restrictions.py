@@ -173,6 +173,10 @@ def _split(option: str, text: str) -> tuple[str, str, list[str]]:
     field, equals, rest = text.partition("=")
     field = field.strip().lower().replace("-", "_")
     field = _ALIASES.get(field, field)
+    if field == _GROUPS:
+        raise InputError(
+            f"--{option}", text, want="groups in --forbid groups alone: replicas are alike, or need not be"
+        )
     if field not in _SETS:
         _check_field(option, field)
     return field, equals, [word.strip().lower() for word in rest.lstrip("=").split(",")]

@@ -131,7 +131,7 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
     if wanted.strict and best.estimate.provenance_worst == "assumed":
         raise NoCoverage(no_coverage(best.estimate))
     plans = [_plan(rank, each, best, fleet, money) for rank, each in enumerate(shown, start=1)]
-    unproven = _left_open(planner, fastest)
+    unproven = _left_open(planner, fastest, lines)
     said = Remarks([], [], {}, [], None, None)
     if wanted.worth or best.estimate.idle or left_out or any(pool.available < 1 for pool in fleet.cluster.pools):
         said = remarks(planner, FleetAnswer(fastest, best, candidates, alone, left_out), money, asked=wanted.worth)
@@ -296,7 +296,7 @@ def nothing_fits(planner: Planner) -> NoFeasiblePlan:
     return NoFeasiblePlan(f"{job.model.name} on {asked}: {found}. {' '.join([*reasons, fix])}")
 
 
-def _left_open(planner: Planner, best: Costed) -> list[str]:
+def _left_open(planner: Planner, best: Costed, lines: Sequence[LineRemark]) -> list[str]:
     """What the search did not look at because its work was done, and what that could bring at most."""
     notes = []
     if planner.effort.late:
@@ -308,6 +308,8 @@ def _left_open(planner: Planner, best: Costed) -> list[str]:
             "compute of a step in the quickest shapes, so that none is more than "
             f"{best.estimate.step_s / least_s - 1:.0%} faster than the plan"
         )
+        if planner.fleet.cluster.lines and not lines:
+            notes.append("from which bandwidth another site pays was not looked for in the time allowed")
     bound_s = planner.left_open.get("pipelines", np.inf) + planner.host_s
     step_s = best.estimate.step_s
     if bound_s < step_s:

@@ -100,7 +100,7 @@ class Planner:
         other._costed, other._groups, other._menus = {}, {}, {}
         other.menus = self.menus.over(other.fleet, local)
         other.groups = GroupSearch(other.menus)
-        other.use(Effort(MOST_EFFORT))
+        other.use(self.effort.afresh())
         return other
 
     def use(self, effort: Effort) -> None:

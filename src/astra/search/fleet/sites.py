@@ -53,21 +53,27 @@ class SiteRemarks(NamedTuple):
     sooner: list[Costed]  # plans over a line, met on the way, that beat all that were found for it as it is
 
 
+NOTHING: Final = SiteRemarks([], None, [])
+
+
 def over_sites(
     planner: Planner, candidates: Sequence[Costed], asked: int | str | None
 ) -> tuple[list[Costed], tuple[LineRemark, ...], LocalSteps | None]:
     """The plans with those of local steps that were asked for and those met on the way; what is said of the lines."""
     again = searching(planner)
     local = asked_for(planner.fleet, asked, again)
-    said = remarks(planner.fleet, candidates, again)
+    said = NOTHING if planner.effort.late else remarks(planner.fleet, candidates, again)
     found = sorted([*candidates, *local, *said.sooner], key=lambda each: each.estimate.step_s)
-    return found, tuple(said.lines), of_asked(local, found) or said.local
+    lines = (
+        () if planner.effort.late else tuple(said.lines)
+    )  # a search that was cut short does not know the least width
+    return found, lines, of_asked(local, found) or said.local
 
 
 def remarks(fleet: Fleet, candidates: Sequence[Costed], again: Search) -> SiteRemarks:
     """From which width each line pays, and the local steps that would be faster; nothing where there is no line."""
     if not fleet.cluster.lines or not candidates:
-        return SiteRemarks([], None, [])
+        return NOTHING
     wide = again(fleet.cluster.widened(WIDEST), 1)
     lines, over = _pays_from(fleet, candidates, wide, again)
     timed = [Costed(strategy, estimate(fleet, strategy)) for strategy in over]
@@ -151,7 +157,7 @@ def _least(fleet: Fleet, over: Iterable[object], within_s: float) -> float | Non
 
 def _offered(fleet: Fleet, best: Costed, wide: Sequence[Costed]) -> LocalSteps | None:
     """Groups that suit a line which does not matter, with local steps; None where that brings little."""
-    groups = [each for each in wide if isinstance(each.strategy, MixedStrategy) and len(each.strategy.groups) > 1]
+    groups = [each for each in wide if _may_be_local(each)]
     if not groups or _is_local(best):
         return None
     often = at_cadence(fleet, groups[0], CADENCES[0])
@@ -201,6 +207,12 @@ def of_asked(local: Sequence[Costed], candidates: Sequence[Costed]) -> LocalStep
     """What was asked for, against the best plan without."""
     without = [each for each in candidates if not _is_local(each)]
     return _compared(local[0], without[0]) if local and without else None
+
+
+def _may_be_local(each: Costed) -> bool:
+    """Whether it has groups that can train by themselves: each with a state of its own."""
+    strategy = each.strategy
+    return isinstance(strategy, MixedStrategy) and len(strategy.groups) > 1 and not strategy.shares
 
 
 def _is_local(each: Costed) -> bool:
