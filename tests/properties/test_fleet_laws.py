@@ -43,9 +43,11 @@ def planned(cluster: Cluster, model: str = MODEL, batch: int = BATCH, seq: int =
 
 
 @cache
-def step_s(pools: tuple[str, ...], model: str = MODEL, batch: int = BATCH, fix: str = "", maximum: str = "") -> float:
+def step_s(
+    pools: tuple[str, ...], model: str = MODEL, batch: int = BATCH, fix: str = "", maximum: str = "", *, seq: int = SEQ
+) -> float:
     how = {name: [word] for name, word in (("fix", fix), ("maximum", maximum)) if word}
-    return planned(parse_cluster("+".join(pools)), model, batch, SEQ, **how)
+    return planned(parse_cluster("+".join(pools)), model, batch, seq, **how)
 
 
 @pytest.mark.parametrize("fleet", sampled(FLEETS, every=4))
@@ -134,6 +136,17 @@ def test_another_pool_never_hurts_where_the_work_allowed_ends() -> None:
     """Five pools, two of them broken servers: most pipelines are left open, and the best bounds are solved."""
     fewer = ("34xB200", "25xH20")
     assert step_s((*fewer, "96xL4"), "llama-3.1-405b", 60) < step_s(fewer, "llama-3.1-405b", 60) * (1 + ROUNDING)
+
+
+SEVEN = ("4xH800", "3xA100-80", "5xA800", "2xH200", "5xA100-40", "2xH100", "3xL40S")
+
+
+@pytest.mark.parametrize("without", sampled(SEVEN, every=len(SEVEN), first=4))
+def test_another_pool_never_hurts_where_the_work_for_groups_ends(without: str) -> None:
+    """Seven small pools take all the work, and the best groups are on three of them."""
+    fewer = tuple(pool for pool in SEVEN if pool != without)
+    most_s, fewer_s = (step_s(pools, "llama-3.2-1b", 16, seq=1024) for pools in (SEVEN, fewer))
+    assert most_s <= fewer_s * (1 + ROUNDING)
 
 
 def better(pool: Pool, how: str) -> Pool:

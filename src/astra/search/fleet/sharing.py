@@ -18,6 +18,7 @@ import numpy as np
 from astra.columns import from_strategy
 from astra.cost import mixed as cost
 from astra.evidence.bars import Doubt
+from astra.provenance import Floats
 from astra.search.fleet.dealing import Dealer, OpenGroup, Sharing, Way, undominated
 from astra.search.fleet.frames import Counts
 from astra.search.fleet.menus import Asked, Menus, exact_shares, odd_part
@@ -34,6 +35,8 @@ ROUNDS: Final = 3  # of looking for shares that come out more even
 NEAREST: Final = 4  # shares of all pools together that are looked at in a round, and one more of each
 LEAST_NEW: Final = 0.1  # rounds of micro-batches that a share must bring, as far as it is near
 MOST_GRIDS: Final = 500_000  # of strategies that are searched: of few experts and few GPUs less than a second
+MORE_GRIDS: Final = 250_000  # where that was not enough
+PARTS: Final = 256  # of the batch, at most, by which sets of pools are ranked
 SLACK: Final = 0.98  # of the time by rates: a share may run at a better rate than the whole batch
 
 
@@ -57,14 +60,38 @@ class GroupSearch:
                 self._ask(Asked(used[0], size, self.batch))
             return self._polished(self.dealt(counts, (), every=every, limit=limit))
         rates = self.rates(counts, every=every)
-        found: list[Sharing] = []
-        for some in [tuple(rates)] if every else by_rate(rates)[:MOST_SETS]:
+        sets = [tuple(rates)] if every else by_rate(rates)[:MOST_SETS]
+        found = self._shared_by(counts, rates, sets, (), every=every, limit=limit)
+        if self.menus.spent >= self._until and not (every or self.menus.effort.late):
+            # The full fleet took it all: now by the groups that are known, the sets first that end soonest with them.
+            self._until = self.menus.spent + MORE_GRIDS
+            below_s = min([limit, *(one.seconds for one in found[:1])])
+            sets = self._by_time(counts, rates, below_s)
+            found = self._shared_by(counts, rates, sets, found, every=every, limit=limit)
+        return self._polished(found)
+
+    def _shared_by(
+        self,
+        counts: Counts,
+        rates: Mapping[int, float],
+        sets: Iterable[tuple[int, ...]],
+        known: Sequence[Sharing],
+        *,
+        every: bool,
+        limit: float,
+    ) -> list[Sharing]:
+        """The best ways to share the batch that are found as the groups of each set of pools are asked for in turn."""
+        found = list(known)
+        for some in sets:
             own = {pool: rates[pool] for pool in some}
             if not own:
                 break  # no pool has a strategy of its own
+            if found and not self._may_ask:
+                self.left_open = True
+                break
             best_s = min([limit, *(one.seconds for one in found[:1])])
             if SLACK * self.batch / sum(own.values()) >= best_s:
-                break
+                continue
             if self._look(counts, own, best_s, every=every) or not found:
                 found = [*self.dealt(counts, (), every=every, limit=best_s), *found][:KEPT]
             for _ in range(ROUNDS if found else 0):
@@ -74,7 +101,7 @@ class GroupSearch:
                 if not again:
                     break
                 found = [*again, *found][:KEPT]
-        return self._polished(found)
+        return found
 
     def dealt(self, counts: Counts, blocks: Sequence[OpenGroup], *, every: bool, limit: float) -> list[Sharing]:
         """The best of all groups that are known, and of ``blocks``, which are groups over several pools."""
@@ -203,6 +230,34 @@ class GroupSearch:
             if known:
                 found[pool] = self.batch / min(self.menus.step_s(group, self.batch, None) for group in known)
         return found
+
+    def _by_time(self, counts: Counts, pools: Iterable[int], below_s: float) -> list[tuple[int, ...]]:
+        """Sets of pools whose known groups could do the batch in time, the soonest first; of equals the smaller.
+
+        As if a group could take any part of the batch: when as many parts are done, by all pools, as it has.
+        """
+        parts = min(self.batch, PARTS)
+        done_s = lru_cache(maxsize=None)(lambda pool, wire: self._done_s(pool, counts[pool], wire, parts))
+        pools, ranked = tuple(pools), list[tuple[float, int, tuple[int, ...]]]()
+        for size in range(1, len(pools) + 1):
+            for some in combinations(pools, size):
+                wire = self._wire_of(some)
+                each_s = np.concatenate([done_s(pool, wire) for pool in some])
+                ranked.append((float(np.partition(each_s, parts - 1)[parts - 1]), size, some))
+        return [some for seconds, _, some in sorted(ranked) if seconds < below_s]
+
+    def _done_s(self, pool: int, gpus: int, wire: cost.Wire | None, parts: int) -> Floats:
+        """When the known groups of a pool, or of the parts it is cut in, would be done with each part of the batch."""
+        samples = np.arange(1, parts + 1) * (self.batch / parts)
+        never, done = np.full(parts, inf), dict[int, Floats]()
+        for size in self.menus.sizes(pool, gpus):
+            lines = [group.line(1 if wire is None else 2, wire) for group in self.menus.known(pool, size)]
+            each_s = (line.fixed_s + line.unit_s * (samples / line.samples) for line in lines)
+            done[size] = np.min([never, *each_s], axis=0)
+        cut = ([done.get(part, never) for part in pair] for pair in self._cuts(pool, gpus))
+        together = (np.sort(np.concatenate(both))[:parts] for both in cut)
+        soonest_s: Floats = np.min([never, *done.values(), *together], axis=0)
+        return soonest_s
 
     def _step_s(self, pool: int, gpus: int, seconds: float) -> float:
         """The step of a group on some GPUs of a pool, with the host's work and stragglers."""
