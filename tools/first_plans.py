@@ -94,8 +94,8 @@ CASES: Final = (
         "llama-3-70b", "512xH100", 2048, 8192, "bf16", "megatron-bridge",
         "tp4 pp4 vp5 cp2 mbs1 sp zero1 recompute=none graphs=none overlap=grad,param,tp,p2p",
         f"{BRIDGE}: llama3_70b_pretrain_64gpu_h100_bf16, eight times the replicas",
-        "Two stages as on 64 GPUs, and all eight GPUs of a server to split matrices by instead of the context too: of such "
-        "plans more runs were published (77, with split contexts 33). The plan of 64 GPUs is 0.2% behind.",
+        "Two stages as on 64 GPUs, and all eight GPUs of a server to split matrices by instead of the context too: of "
+        "such plans more runs were published (77, with split contexts 33). The plan of 64 GPUs is 0.2% behind.",
     ),
     Case(
         "llama-3.1-405b", "512xH100", 512, 8192, "bf16", "megatron-bridge",
