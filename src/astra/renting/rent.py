@@ -23,7 +23,7 @@ from astra.renting.popular import popular
 from astra.renting.report import RentAnswer, chosen_of, report_of
 from astra.search.attempts import untried
 from astra.search.front import Refined, front_of, refine
-from astra.search.ledger import able
+from astra.search.ledger import able, elsewhere
 from astra.search.offers import MOST_EFFORT, FrontSearch, JobOf, open_notes, search_front
 from astra.search.world import World
 from astra.spec.cluster import Cluster
@@ -172,7 +172,7 @@ def _nothing(job: Job, shown: Market, max_gpus: int) -> str:
     names = ", ".join(dict.fromkeys(offer.device.name for offer in shown.offers))
     return (
         f"{job.model.name}: no strategy fits on up to {max_gpus:,} of any of these: {names}. Try a larger --max-gpus, "
-        "GPUs with more memory, another batch, or a smaller --headroom."
+        "GPUs with more memory, another batch, or a smaller --headroom." + elsewhere(job)
     )
 
 

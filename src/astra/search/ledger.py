@@ -102,8 +102,15 @@ def nothing_fits(job: Job, found: SearchOutcome, restrictions: Restrictions) -> 
     return (
         f"{start} The smallest legal strategy needs {found.least_bytes / GIB:.1f} GiB per GPU ({found.least}) "
         f"and {job.limit_bytes / GIB:.1f} GiB may be used. Try more GPUs, GPUs with more memory, a shorter sequence, "
-        "a smaller --headroom, or allow zero3, full recompute and offload if they are restricted."
+        "a smaller --headroom, or allow zero3, full recompute and offload if they are restricted." + elsewhere(job)
     )
+
+
+def elsewhere(job: Job) -> str:
+    """Who else can train a model that the usual runtime cannot: what does not fit in one may fit in another."""
+    who = who_can(job.model, job.workload)
+    others = [] if runtimes.DEFAULT in who else [name for name in who if name != job.runtime.name]
+    return f" Or take another runtime that can train it: --runtime {' or '.join(others)}." if others else ""
 
 
 def contradictions(job: Job, restrictions: Restrictions) -> list[str]:
