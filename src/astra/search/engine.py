@@ -297,9 +297,10 @@ class Leaders:
         vp, shardings = meshes.columns["vp"], self.space.shardings
         least = memory.least_peak_of_any(self.job, costs, vp, shardings, offload=self.space.offloads)
         if self.space.pair_rules:
-            rows = np.flatnonzero(memory.fits(self.job, least))
-            some, few = take(costs, rows), meshes.take(rows)
-            least[rows] = self.least_allowed(few, some, memory.states(self.job, some, shardings)).min(axis=1)
+            fitting = np.flatnonzero(memory.fits(self.job, least))
+            for rows in blocks(fitting, len(shardings) * costs.forward_s.shape[1]):
+                some, few = take(costs, rows), meshes.take(rows)
+                least[rows] = self.least_allowed(few, some, memory.states(self.job, some, shardings)).min(axis=1)
         return memory.reserved_bytes(self.job, least)
 
     def _turn_away(self, meshes: Meshes, each: Floats, room: Bools | None = None) -> None:
