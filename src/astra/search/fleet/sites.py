@@ -64,9 +64,8 @@ def over_sites(
     local = asked_for(planner.fleet, asked, again)
     said = NOTHING if planner.effort.late else remarks(planner.fleet, candidates, again)
     found = sorted([*candidates, *local, *said.sooner], key=lambda each: each.estimate.step_s)
-    lines = (
-        () if planner.effort.late else tuple(said.lines)
-    )  # a search that was cut short does not know the least width
+    # A search that was cut short does not know the least width.
+    lines = () if planner.effort.late else tuple(said.lines)
     return found, lines, of_asked(local, found) or said.local
 
 
