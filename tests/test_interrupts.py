@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -47,6 +48,27 @@ def test_no_interrupt_reaches_a_worker_nor_who_forks_it(method: str) -> None:
     finally:
         process.kill()
         process.join()
+
+
+@pytest.mark.skipif("forkserver" not in multiprocessing.get_all_start_methods(), reason="nobody forks")
+def test_who_forks_workers_may_be_killed_while_it_does() -> None:
+    forking = multiprocessing.get_context("forkserver")
+    first = forking.Process(target=time.sleep, args=(60,), daemon=True)
+    second = forking.Process(target=time.sleep, args=(60,), daemon=True)
+    start(first)
+    server = _field(first.pid, "PPid")
+    os.kill(server, signal.SIGSTOP)  # whoever asks it for a process waits
+    begun = threading.Thread(target=start, args=(second,))
+    begun.start()
+    begun.join(0.3)
+    os.kill(server, signal.SIGKILL)
+    begun.join(60)
+    try:
+        assert second.is_alive()
+        assert _field(second.pid, "PPid") != server
+    finally:
+        for each in (first, second):
+            each.kill()
 
 
 def _field(process: int, name: str, base: int = 10) -> int:
