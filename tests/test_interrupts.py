@@ -29,6 +29,29 @@ print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 """
 
 
+# While msgspec loads, what it loads is interrupted: it forgets that, and crashes at the first record.
+LOADING = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "_datetime":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from astra.cli import main
+sys.exit(main(["model", "llama-2-7b"]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals are POSIX's")
+def test_an_interrupt_while_modules_load_ends_the_program() -> None:
+    ended = subprocess.run([sys.executable, "-c", LOADING], check=False, capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "astra: interrupted.\n")
+
+
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals are POSIX's")
 def test_what_is_not_to_be_interrupted_ends_first() -> None:
     """In a process of one thread, as the program is."""
