@@ -134,7 +134,7 @@ def write_s(nbytes: Number, gpus: Number, bytes_per_s_per_gpu: Number = WRITE_BY
 def best_interval_s(write_s: Number, mtbf_s: Number) -> Numbers:
     """Useful work between checkpoints that wastes the least (Young 1974, higher order of Daly 2006, equation 37)."""
     c, m = _floats(write_s, mtbf_s)
-    ratio = np.sqrt(c / (2 * m))
+    ratio = np.sqrt(np.minimum(c / (2 * m), 1.0))
     return np.where(c < 2 * m, np.sqrt(2 * c * m) * (1 + ratio / 3 + ratio**2 / 9) - c, m)
 
 
