@@ -94,6 +94,6 @@ def test_who_forks_workers_may_be_killed_while_it_does() -> None:
             each.kill()
 
 
-def _field(process: int, name: str, base: int = 10) -> int:
+def _field(process: int | None, name: str, base: int = 10) -> int:
     lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     return int(next(line for line in lines if line.startswith(name)).split()[1], base)
