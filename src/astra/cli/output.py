@@ -124,7 +124,9 @@ def check_destination(path: str | None) -> None:
         return
     if path in ("", "-"):
         raise InputError("--out", path, want="a file name", fix="--json prints the record on standard output.")
-    target = os.path.realpath(path)
+    from astra.atomic import resolved  # noqa: PLC0415
+
+    target = resolved(path)
     folder = os.path.dirname(target)
     if os.path.isdir(target):
         raise OutputError(f"{path} is a folder; give a file name inside it.")
