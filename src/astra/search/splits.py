@@ -78,10 +78,10 @@ def best_splits(
 def _variants(job: Job, strategy: Strategy, restrictions: Restrictions) -> list[Candidate]:
     """The same with half and twice the micro-batch: other splits may make room, or less bubble.
 
-    Only where there are few micro-batches.
+    Only where there are few chunks and few micro-batches.
     """
     own, batch = job.workload.global_batch // strategy.dp, strategy.mbs
-    if strategy.vp > 1 or not 1 < strategy.pp <= FEW_STAGES or own > FEW * strategy.pp * batch:
+    if strategy.pp == 1 or strategy.pp * strategy.vp > FEW_STAGES or own > FEW * strategy.pp * batch:
         return []
     sizes = [mbs for mbs in (batch // 2, 2 * batch) if mbs and own % mbs == 0]
     return [Candidate(replace(strategy, mbs=mbs), inf) for mbs in restrictions.filter("mbs", sizes)]
