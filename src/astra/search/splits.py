@@ -139,15 +139,17 @@ def _waiting(job: Job, strategy: Strategy) -> float:
 def _turned(
     job: Job, best: Candidate, user_rules: Sequence[Rule], timed: Sequence[Gathered], restrictions: Restrictions
 ) -> Candidate:
-    """What moves of one layer do not reach: other ends with all between them alike, with other recompute too."""
+    """What moves of one layer do not reach: other recompute, and of few chunks other ends with all between alike."""
     for _ in range(ROUNDS):
         strategy, limit_s = best.strategy, best.step_s * (1 - LEAST_GAIN)
-        if not 1 < strategy.pp * strategy.vp <= FEW_STAGES or best.step_s == inf:
+        few = strategy.pp * strategy.vp <= FEW_STAGES
+        if strategy.pp == 1 or best.step_s == inf or not (few or strategy.recompute != "none"):
             break
         said = job.saying(strategy)
         parts = parts_of(said, as_row(said, strategy).meshes.columns, timed if said is job else ())
         layers = layers_of(said, strategy)
-        splits, some = other_ends(layers), [strategy, *_recomputing(strategy, max(layers), restrictions)]
+        splits = other_ends(layers) if few else []
+        some = [strategy, *_recomputing(strategy, max(layers), restrictions)]
         tries = [Tried(one, parts, splits if one is strategy else [layers, *splits], limit_s) for one in some]
         quicker = [
             Candidate(replace(one, layers=() if split == even(sum(split), len(split)) else split), seconds)
