@@ -315,14 +315,14 @@ def held(case: Case, others: Sequence[Estimate]) -> None:
     best, best_s = parse_strategy(first["strategy"]), case.ranked_s(first["estimate"])
     for result in others:
         strategy, other_s = parse_strategy(result.strategy), case.ranked_s(msgspec.to_builtins(result))
-        slack = _plainness(best, strategy) if _searched(case.world.job, strategy) else POLISHED
-        beaten = result.fits and other_s < best_s * (1 - slack)
+        beaten = result.fits and other_s < best_s * (1 - _may_lose(case.world.job, best, strategy))
         assert not beaten, f"{result.strategy} is better than the plan: {other_s} under {best_s}"
 
 
-def _plainness(best: Strategy, other: Strategy) -> float:
-    """What a plan may lose to another for having fewer chunks."""
-    return LEAST_BETTER if other.vp > best.vp else SLACK
+def _may_lose(job: Job, best: Strategy, other: Strategy) -> float:
+    """What a plan may lose to another, as a share: for having fewer chunks, and to what is polished."""
+    slack = LEAST_BETTER if other.vp > best.vp else SLACK
+    return slack if _searched(job, other) else POLISHED
 
 
 def _usual(job: Job, strategy: Strategy | None) -> Strategy | None:
@@ -385,7 +385,7 @@ def _narrower(case: Case) -> int:
         return 0  # none is left, or it says nothing
     firsts = [answer["plans"][0] for answer in (case.record, narrower)]
     free_s, bound_s = (case.ranked_s(first["estimate"]) for first in firsts)
-    slack = _plainness(*(parse_strategy(first["strategy"]) for first in firsts))
+    slack = _may_lose(case.world.job, *(parse_strategy(first["strategy"]) for first in firsts))
     assert free_s <= bound_s * (1 + slack), f"{limits} made it quicker: {bound_s} under {free_s}"
     return 1
 
