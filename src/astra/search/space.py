@@ -357,7 +357,7 @@ def _splits(job: Job, pp: int, vp: int) -> list[tuple[int, ...]]:
         return [equal]
     found = [equal, split.split(depth, stages, last_layers(job))]
     work, front, _ = split.layer_work(model, job.workload.span)
-    if 1 < stages <= depth and (front > 0 or max(work) > split.ALIKE * min(work)):
+    if 1 < stages <= depth and (front > 0 or max(work) > split.EVEN_WORK * min(work)):
         found.append(split.weighted(work, stages, front, last_layers(job)))
     return list(dict.fromkeys(layers for layers in found if layers is not None))
 
