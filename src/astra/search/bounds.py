@@ -117,6 +117,21 @@ class Grids:
         _, rows, bound_s = self._rest
         return rows[bound_s < limit_s], bound_s[bound_s < limit_s]
 
+    def open_in(self, others: Grids, limit_s: float) -> tuple[Ints, Floats]:
+        """Grids that are among others of the same degrees, all that split experts, and that these bound below a limit.
+
+        Those bounds too.
+        """
+        bound_s = np.full(len(others.space.strategies), np.inf)
+        usual, usual_s, _ = others.usual
+        bound_s[usual] = usual_s
+        rest, _ = others.rest(limit_s)
+        if len(rest):
+            bound_s[rest] = grid_bound_s(others.job, others.space, others.parts_of(rest), rest)
+        bound_s = bound_s[others.space.grids["ep"] > 1]
+        rows = np.flatnonzero(bound_s < limit_s)
+        return rows, bound_s[rows]
+
     def parts_of(self, rows: Ints) -> Gathered:
         """The parts of some grids, timed unless a table has all of them."""
         for known in self._placed:
