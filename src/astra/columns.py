@@ -135,7 +135,6 @@ def cross(columns: dict[str, Column], more: dict[str, Column]) -> tuple[dict[str
     """Every row with every entry of ``more``; also the row each result came from."""
     rows = len(next(iter(columns.values())))
     width = len(next(iter(more.values()), (None,)))
-    index = np.repeat(np.arange(rows), width)
-    wide = {name: column[index] for name, column in columns.items()}
+    wide = {name: np.repeat(column, width) for name, column in columns.items()}
     wide |= {name: np.tile(column, rows) for name, column in more.items()}
-    return wide, index
+    return wide, np.repeat(np.arange(rows), width)
