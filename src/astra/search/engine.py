@@ -91,16 +91,9 @@ def search(
 
 
 def among(
-    grids: Grids,
-    *,
-    keep: int,
-    progress: Progress | None = None,
-    doubt: Doubt | None = None,
-    below_s: float = np.inf,
-    within: float = np.inf,
-    advise: bool = False,
-    quicker: Grids | None = None,
-) -> SearchOutcome:
+    grids: Grids, *, keep: int, progress: Progress | None = None, doubt: Doubt | None = None, below_s: float = np.inf,
+    within: float = np.inf, advise: bool = False, quicker: Grids | None = None,
+) -> SearchOutcome:  # fmt: skip
     """The same below some step and ``within`` so many times the best, among grids that may have been looked at.
 
     ``quicker``: grids that were looked at, on each of which a step takes no longer than on the same one of these.
@@ -109,16 +102,12 @@ def among(
     leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s, within=within, advise=advise)
     if not (space.empty or advise or below_s < np.inf) and grids.none_fits():
         leaders.unfit = float(space.strategies.sum())
-    elif quicker is not None and not space.empty:
-        rows, bound_s = grids.open_in(quicker, below_s / leaders.least_doubt_of_all())
-        if len(rows := rows[leaders.least_doubt(rows) * bound_s < below_s]):
-            gathered = grids.parts_of(rows)
-            bound_s = grid_bound_s(job, space, gathered, rows)
-            leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
     elif not space.empty:
-        rows, bound_s, gathered = grids.usual
-        leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
-        rest, bound_s = grids.rest(leaders.worst_s() / leaders.least_doubt_of_all())
+        if quicker is None:
+            rows, bound_s, gathered = grids.usual
+            leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
+        limit_s = leaders.worst_s() / leaders.least_doubt_of_all()
+        rest, bound_s = grids.rest(limit_s) if quicker is None else grids.open_in(quicker, limit_s)
         groups = group_of({name: space.grids[name][rest] for name in GROUP})
         rows = rest[leaders.least_doubt(rest) * bound_s < leaders.limit_s(groups)]
         if len(rows):
