@@ -231,7 +231,9 @@ def _limits(case: Case) -> int:
     return len(record["plans"])
 
 
-_OF_FLEETS: Final = ("counts", "node_lost", "by_runtime", "worth", "launchable", "baseline", "local_steps")
+_OF_FLEETS: Final = (
+    "counts", "node_lost", "by_runtime", "worth", "launchable", "baseline", "local_steps", "time_budget",
+)  # fmt: skip
 
 
 def _no_pool_alone_is_better(case: Case) -> int:

@@ -36,6 +36,7 @@ ROUNDS: Final = 12
 FEW_STAGES: Final = 12  # up to here a layer may move from any stage to any other
 FEW: Final = 8  # micro-batches for each stage, up to which other micro-batches are split too
 NEAR: Final = 0.01  # more than the best split was seen to gain over one whose stages have as much to do
+NEAR_FILLING: Final = 0.06  # the same of pipelines that are never full
 REACH: Final = 4  # layers that the ends of a pipeline may have more or fewer at once
 LEAST_GAIN: Final = 1e-9  # of the step
 WORTH: Final = 0.005  # of the step, for which other numbers of chunks are taken
@@ -62,8 +63,7 @@ def best_splits(
     Given what it had to keep to, the first is also tried with other micro-batches, the best with other recompute, and
     what is as good in equal chunks, which are doubted less.
     """
-    limit_s = candidates[0].step_s * (1 + NEAR)
-    near = [one for one in candidates if one.step_s * (1 - _unequal(job, one.strategy)) <= limit_s]
+    near = [one for one in candidates if _least_s(job, one) <= candidates[0].step_s]
     others = [] if restrictions is None else _variants(job, candidates[0].strategy, restrictions)
     polished = all_polished(job, [*near, *others], user_rules, timed)
     if restrictions is not None:
@@ -73,6 +73,13 @@ def best_splits(
         polished += _equal(job, polished, user_rules, timed, restrictions)
     found = dict(zip(near, polished, strict=False))
     return [found.get(one, one) for one in candidates] + [one for one in polished[len(near) :] if one.step_s < inf]
+
+
+def _least_s(job: Job, one: Candidate) -> float:
+    """What another split may bring the step to: ranks with as much to do each, and some more."""
+    strategy = one.strategy
+    few = job.workload.global_batch <= strategy.dp * strategy.mbs * strategy.pp
+    return one.step_s * (1 - _unequal(job, strategy)) / (1 + (NEAR_FILLING if few else NEAR))
 
 
 def _variants(job: Job, strategy: Strategy, restrictions: Restrictions) -> list[Candidate]:

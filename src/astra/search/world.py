@@ -57,8 +57,8 @@ class World(NamedTuple):
         """Look everything up, once; ``cluster`` is one to begin with, where the request leaves the GPUs open."""
         if request.objective is not None:
             find_objective(request.objective)
-        if request.money.providers or request.money.regions:
-            wanted(request.money, book(request.money.prices))  # names that nobody knows, whatever is priced
+        if request.money.providers or request.money.regions or request.money.prices:
+            wanted(request.money, book(request.money.prices))  # what nobody knows, whatever is priced
         spec = find_model(request.model)
         length = seq_of(spec, request.seq)
         lines, rules = _rules(request)
