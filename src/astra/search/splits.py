@@ -34,7 +34,7 @@ from astra.spec.strategy import Strategy, replace
 
 ROUNDS: Final = 12
 FEW_STAGES: Final = 12  # up to here a layer may move from any stage to any other
-FEW: Final = 8  # micro-batches for each stage, up to which other micro-batches are split too
+FEW: Final = 32  # micro-batches for each stage, up to which other micro-batches are split too
 NEAR: Final = 0.01  # more than the best split was seen to gain over one whose stages have as much to do
 NEAR_FILLING: Final = 0.06  # the same of pipelines that are never full
 REACH: Final = 4  # layers that the ends of a pipeline may have more or fewer at once
