@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import each, largest
+from astra.columns import each, largest, unique
 from astra.cost import effects
 from astra.cost.recompute import BLOCK, FULL, Recomputes, module_sets, offloaded_share
 from astra.cost.stage import StageCosts
@@ -122,14 +122,20 @@ def least_peak(static: Bytes, costs: StageCosts, vp: Ints, *, offload: bool = Fa
 
 
 def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, shardings: Sharding, *, offload: bool = False) -> Floats:
-    """Neither does any sharding, [mesh]: states sharded and offloaded as far as may be, and no layer gathered."""
-    zero, offloaded, moments = (np.array([column.max()]) for column in shardings[:3])
-    most = Sharding(zero, offloaded, moments, np.array([shardings.reshard.min()]))
-    static = states(job, costs, most)
+    """Neither does any sharding, [mesh]: states sharded and offloaded as far as may be, and no layer gathered.
+
+    Frozen weights in fp8 are half of those in bf16 that ZeRO-3 shards, which may leave less.
+    """
+    frozen = job.workload.task == "lora" and job.words.params == "fp8"
+    zero = unique(shardings.zero) if frozen else shardings.zero.max(keepdims=True)
+    most = (
+        np.full_like(zero, best) for best in (shardings.offload.max(), shardings.moments.max(), shardings.reshard.min())
+    )
+    static = states(job, costs, Sharding(zero, *most))
     static = static._replace(gathered=np.minimum(static.gathered, 0.0), at_loss=np.minimum(static.at_loss, 0.0))
     kept = least_activations(costs, vp, offload=offload)
     least = peak(static, kept, np.zeros_like(costs.buffer_bytes))
-    return largest(least[:, 0, 0])
+    return np.asarray(largest(least[:, 0]).min(axis=1))
 
 
 def reserved_bytes(job: Job, allocated: Floats) -> Floats:

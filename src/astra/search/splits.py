@@ -78,10 +78,10 @@ def best_splits(
 def _variants(job: Job, strategy: Strategy, restrictions: Restrictions) -> list[Candidate]:
     """The same with half and twice the micro-batch: other splits may make room, or less bubble.
 
-    Only where there are few micro-batches.
+    Only where there are few chunks and few micro-batches.
     """
     own, batch = job.workload.global_batch // strategy.dp, strategy.mbs
-    if strategy.vp > 1 or not 1 < strategy.pp <= FEW_STAGES or own > FEW * strategy.pp * batch:
+    if strategy.pp == 1 or strategy.pp * strategy.vp > FEW_STAGES or own > FEW * strategy.pp * batch:
         return []
     sizes = [mbs for mbs in (batch // 2, 2 * batch) if mbs and own % mbs == 0]
     return [Candidate(replace(strategy, mbs=mbs), inf) for mbs in restrictions.filter("mbs", sizes)]
@@ -139,15 +139,18 @@ def _waiting(job: Job, strategy: Strategy) -> float:
 def _turned(
     job: Job, best: Candidate, user_rules: Sequence[Rule], timed: Sequence[Gathered], restrictions: Restrictions
 ) -> Candidate:
-    """What moves of one layer do not reach: other ends with all between them alike, with other recompute too."""
+    """What moves of one layer do not reach: less offload, other recompute, and other ends of few chunks."""
     for _ in range(ROUNDS):
         strategy, limit_s = best.strategy, best.step_s * (1 - LEAST_GAIN)
-        if not 1 < strategy.pp * strategy.vp <= FEW_STAGES or best.step_s == inf:
+        few = strategy.pp * strategy.vp <= FEW_STAGES
+        saves = strategy.recompute != "none" or strategy.offload != "none"
+        if strategy.pp == 1 or best.step_s == inf or not (few or saves):
             break
         said = job.saying(strategy)
         parts = parts_of(said, as_row(said, strategy).meshes.columns, timed if said is job else ())
         layers = layers_of(said, strategy)
-        splits, some = other_ends(layers), [strategy, *_recomputing(strategy, max(layers), restrictions)]
+        splits = other_ends(layers) if few else []
+        some = [strategy, *_saving_less(strategy, max(layers), restrictions)]
         tries = [Tried(one, parts, splits if one is strategy else [layers, *splits], limit_s) for one in some]
         quicker = [
             Candidate(replace(one, layers=() if split == even(sum(split), len(split)) else split), seconds)
@@ -162,8 +165,10 @@ def _turned(
     return best
 
 
-def _recomputing(strategy: Strategy, chunk_layers: int, restrictions: Restrictions) -> Iterator[Strategy]:
-    """The same with less full recompute, down to none, or between other checkpoints."""
+def _saving_less(strategy: Strategy, chunk_layers: int, restrictions: Restrictions) -> Iterator[Strategy]:
+    """The same without offload; with less full recompute, down to none, or between other checkpoints."""
+    if strategy.offload != "none" and restrictions.allows("offload", "none"):
+        yield replace(strategy, offload="none")
     if strategy.recompute == "none":
         return
     plain = replace(strategy, recompute="none", method="uniform", recompute_layers=1, modules=())
