@@ -34,7 +34,7 @@ def preemptions_per_node_s(taken_per_month: float) -> float:
 
 
 PREEMPTIONS_PER_NODE_S: Final = preemptions_per_node_s(PREEMPTED_PER_MONTH)
-PREEMPTION_TOLD: Final = "AWS"  # the provider it is told of
+PREEMPTION_PROVIDER: Final = "AWS"  # whose figure it is
 PREEMPTION_SOURCE: Final = (
     "assumed, 20% of servers in a month. AWS Spot Instance Advisor told so much or less for 30 of 36 regions with "
     "servers of 8 A100, H100 or H200, less than 5% for 16 and more for 6 (2025-06-28, alexei-led/spotinfo @5eedf20)"
