@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from astra.operators.basis import FULL_CLOCK
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
@@ -14,11 +15,11 @@ from astra.spec.runtime import Runtime
 
 def clock(runtime: Runtime) -> float:
     """Tensor throughput in a step over that of hours of GEMMs alone: slow kernels between them leave them power."""
-    return runtime.amount("clock")
+    return FULL_CLOCK if clock_follows_power(runtime) else runtime.amount("clock")
 
 
 def clock_follows_power(runtime: Runtime) -> bool:
-    """Whether the clock falls towards 1 where GEMMs fill the time."""
+    """Whether the clock is the full one, and falls towards 1 where GEMMs fill the time."""
     return runtime.amount("clock_follows_power") > 0
 
 
@@ -45,6 +46,16 @@ def experts_together(runtime: Runtime, groups: Floats | Ints | int) -> Floats | 
 def shared_adapters(runtime: Runtime) -> bool:
     """Whether a product of a rank's experts has one adapter."""
     return runtime.amount("shared_adapters") > 0
+
+
+def stops_recompute(runtime: Runtime) -> bool:
+    """Whether layers are run again only as far as backward needs: without their last product."""
+    return runtime.amount("stops_recompute") > 0
+
+
+def fp32_router(runtime: Runtime) -> bool:
+    """Whether experts are chosen by a product in fp32, outside of tensor cores."""
+    return runtime.amount("fp32_router") > 0
 
 
 def separate_products(runtime: Runtime) -> bool:

@@ -260,6 +260,7 @@ def _state_bytes(job: Job, space: Space, grids: Columns, weights: weights_of.Wei
     shares = local(weights, *(grids[name] for name in ("tp", "ep", "etp")))
     dense, expert = ((share / stages)[:, None] for share in shares)
     trained = 0.0 if job.workload.task == "lora" else 1.0
+    # Of frozen weights as many may be in fp8 as there are; of trained ones, which have copies then, none need be.
     held = Held(dense, expert, trained * dense, trained * expert, (1 - trained) * (dense + expert))
     ranks, expert_ranks = (column[:, None] for column in shard_groups(job, grids, expert_groups(grids)[0]))
     zero, offload, moments, reshard = space.shardings

@@ -31,7 +31,7 @@ class EffectField(NamedTuple):
 
 EFFECTS: Final[dict[str, EffectField]] = {
     "clock": EffectField(1, "tensor throughput in a step over that of hours of GEMMs alone"),
-    "clock_follows_power": EffectField(0, "clock is the most: it falls towards 1 where GEMMs fill the time"),
+    "clock_follows_power": EffectField(0, "the clock is the full one, and falls towards 1 where GEMMs fill the time"),
     "attention_rate": EffectField(1, "speed of its attention over that of the kernel named"),
     "collective_launches": EffectField(0, "operators that take the host as long as issuing one collective"),
     "launches_ahead": EffectField(
@@ -39,6 +39,8 @@ EFFECTS: Final[dict[str, EffectField]] = {
     ),
     "experts_together": EffectField(0, "one kernel for the products of all of a rank's experts, not one for each"),
     "shared_adapters": EffectField(0, "one adapter for a product of all of a rank's experts, not one for each"),
+    "stops_recompute": EffectField(0, "layers are run again as far as backward needs: without their last product"),
+    "fp32_router": EffectField(0, "experts are chosen by a product in fp32, outside of tensor cores"),
     "separate_products": EffectField(
         0, "queries, keys and values, and both halves of a gate, are products of their own"
     ),
