@@ -1,12 +1,12 @@
 """Published runs that no constant and no mechanism was chosen on: predicted today, beside their first prediction.
 
 ``python benchmarks/blind.py [first|second|third] [--totals] [--record FILE]``. ``blind/runs.csv`` has 404 runs,
-collected after the cost model was written, that its tables do not have, ``blind/runs2.csv`` 217 of places that the first
-set does not have, ``blind/runs3.csv`` 168 of places or GPUs that neither has (``blind/README.md``). All were predicted
-once before anybody looked: that first score stands in ``results/``, row by row, and is the honest one. Whoever changes
-the model after looking at a row has seen it; the second table says how far predictions are off now. The third set is
-there for that: its rows are not looked at while the model changes, only what ``--totals`` prints. Never fit on any.
-A, B and C say how well a place tells its runs.
+collected after the cost model was written, that its tables do not have, ``blind/runs2.csv`` 217 of places that the
+first set does not have, ``blind/runs3.csv`` 168 of places or GPUs that neither has (``blind/README.md``). All were
+predicted once before anybody looked: that first score stands in ``results/``, row by row, and is the honest one.
+Whoever changes the model after looking at a row has seen it; the second table says how far predictions are off now. The
+third set is there for that: its rows are not looked at while the model changes, only what ``--totals`` prints. Never
+fit on any. A, B and C say how well a place tells its runs.
 """
 
 from __future__ import annotations
