@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 import astra
+from astra.api import make_job
 from astra.catalog import runtimes
 from astra.cost import memory
 from astra.cost.stage import gather_parts, stage_costs
@@ -74,6 +75,25 @@ def test_no_strategy_of_a_space_is_below_its_least(model: str, runtime: str, tas
         costs = stage_costs(job, row.meshes, gather_parts(job, row.meshes.columns))
         least = memory.least_peak_of_any(job, costs, row.meshes.columns["vp"], shardings, offload=True)
         assert least[0] <= told.peak_allocated_gib * GIB * (1 + 1e-12), strategy
+
+
+@pytest.mark.parametrize("runtime", ["fsdp", "torchtitan", "megatron", "composer"])
+def test_a_full_gpu_gives_back_what_its_allocator_only_keeps(runtime: str) -> None:
+    """What is reserved grows with what is allocated; with memory kept free, nothing need be given back."""
+    full, kept_free = (
+        make_job("llama-3-8b", gpus="8xH100", batch=64, seq=4096, runtime=runtime, headroom=headroom)
+        for headroom in (0.0, 0.08)
+    )
+    allocated = np.linspace(1e9, 1.2 * full.usable_bytes, 400)
+    for job in (full, kept_free):
+        reserved = memory.reserved_bytes(job, allocated)
+        assert (np.diff(reserved) >= 0).all()
+        assert (reserved >= allocated).all()
+        most = allocated[memory.fits(job, allocated)].max()
+        assert most == pytest.approx(memory.room_bytes(job), rel=0.004)
+    shares = [memory.room_bytes(job) / job.limit_bytes for job in (full, kept_free)]
+    several_pools = runtime in ("fsdp", "torchtitan")
+    assert (shares[0] > shares[1] + 0.05) == several_pools
 
 
 def weights_gib(schedule: str) -> list[float]:

@@ -13,9 +13,16 @@ from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
 
 
-def clock(runtime: Runtime) -> float:
+def clock(runtime: Runtime, generation: str = "") -> float:
     """Tensor throughput in a step over that of hours of GEMMs alone: slow kernels between them leave them power."""
-    return FULL_CLOCK if clock_follows_power(runtime) else runtime.amount("clock")
+    if clock_follows_power(runtime):
+        return FULL_CLOCK
+    return clock_ampere(runtime) * (generation in ("volta", "turing", "ampere")) or runtime.amount("clock")
+
+
+def clock_ampere(runtime: Runtime) -> float:
+    """The same on GPUs up to Ampere, which do not run into their power limit; 0: no other."""
+    return runtime.amount("clock_ampere")
 
 
 def clock_follows_power(runtime: Runtime) -> bool:

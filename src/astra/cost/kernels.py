@@ -121,7 +121,7 @@ def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, gr
     )
     more = np.asarray(effects.experts_together(runtime, groups)) - 1
     more_s = streaming(device, nbytes=0 * groups, kernels=more).seconds
-    rate, ways = effects.clock(runtime), zip(timed, copies_s, strict=True)
+    rate, ways = effects.clock(runtime, device.generation), zip(timed, copies_s, strict=True)
     return _Directions(*(Timed(way.seconds / rate + more_s + extra_s, way.source) for way, extra_s in ways))
 
 

@@ -139,13 +139,22 @@ def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, shardings: Sharding
 
 
 def reserved_bytes(job: Job, allocated: Floats) -> Floats:
-    """What the caching allocator holds when this much is allocated at the peak."""
-    return allocated * job.runtime.memory.reserved_ratio + RESERVED_BYTES
+    """What the caching allocator holds when this much is allocated at the peak.
+
+    Before it fails on a full GPU it gives back what it only keeps, such as the pools of other streams.
+    """
+    of = job.runtime.memory
+    usual = allocated * of.reserved_ratio + RESERVED_BYTES
+    if not of.full_ratio:
+        return usual
+    return np.maximum(np.minimum(usual, job.usable_bytes), allocated * of.full_ratio + RESERVED_BYTES)
 
 
 def room_bytes(job: Job) -> float:
     """The most that may be allocated at the peak of a plan that fits."""
-    return (job.limit_bytes - RESERVED_BYTES) / job.runtime.memory.reserved_ratio
+    of = job.runtime.memory
+    ratio = of.full_ratio if of.full_ratio and job.limit_bytes >= job.usable_bytes else of.reserved_ratio
+    return (job.limit_bytes - RESERVED_BYTES) / ratio
 
 
 def fits(job: Job, allocated: Floats) -> Bools:

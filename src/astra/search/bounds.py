@@ -377,7 +377,7 @@ def _at_peak_s(job: Job, forward: float, gpus: Ints | int) -> Floats:
     else:
         peak = most_flops_per_s(device, work.precision)
     flops = passes * forward * work.global_batch * work.seq
-    return np.asarray(flops / (gpus * peak * effects.clock(job.runtime)))
+    return np.asarray(flops / (gpus * peak * effects.clock(job.runtime, job.pool.device.generation)))
 
 
 def _rounds(job: Job, space: Space, rows: Ints) -> Floats:
