@@ -15,7 +15,7 @@ from astra.search.fleet.detail import estimate
 from astra.search.fleet.plan import fleet_in
 from astra.search.fleet.pools import Limits
 from astra.search.fleet.records import MixedEstimate, MixedPlanSet
-from astra.search.fleet.shared import sharing_state, water_level, with_room
+from astra.search.fleet.shared import rooms_gib, sharing_state, water_level, with_room
 from astra.search.lost import held_by
 from astra.search.world import World
 from astra.spec.mixed_text import parse_mixed
@@ -33,6 +33,11 @@ def shared(shares: tuple[int, int], groups: str = GROUPS, **other: Any) -> Mixed
     found = astra.estimate("llama-3.1-8b", strategy=text, **(ASKED | other))
     assert isinstance(found, MixedEstimate)
     return found
+
+
+def room() -> dict[str, float]:
+    """By pool, what may be allocated on a GPU."""
+    return rooms_gib(fleet_in(World.of(read_request("plan", ASKED | {"model": "llama-3.1-8b"})))[0])
 
 
 def states_gib(estimate: Any) -> list[float]:
@@ -77,7 +82,7 @@ def test_a_fleet_that_does_not_fit_evenly_fits_unevenly() -> None:
     fitting = {share: one.step_s for share, one in every.items() if one.fits}
     assert fitting
     assert 50 < min(fitting) <= max(fitting) <= 100
-    found = with_room(parse_mixed(GROUPS).groups, lambda one: shared(one.shares))  # type: ignore[arg-type]
+    found = with_room(parse_mixed(GROUPS).groups, lambda one: shared(one.shares), room())  # type: ignore[arg-type]
     assert found is not None
     best = shared(found.shares)  # type: ignore[arg-type]
     assert best.fits
@@ -89,7 +94,8 @@ def test_a_fleet_that_does_not_fit_evenly_fits_unevenly() -> None:
 def test_no_shares_are_found_where_none_fit() -> None:
     large = GROUPS.replace("mbs1", "mbs3").replace("m3", "m1")
     assert not any(shared((share, 50 - share), large).fits for share in range(0, 51, 5))
-    assert with_room(parse_mixed(large).groups, lambda one: shared(one.shares, large)) is None  # type: ignore[arg-type]
+    groups = parse_mixed(large).groups
+    assert with_room(groups, lambda one: shared(one.shares, large), room()) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

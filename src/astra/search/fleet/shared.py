@@ -29,6 +29,7 @@ from astra.search.fleet.records import MixedEstimate
 from astra.spec.job import Job
 from astra.spec.mixed import WHOLE, Group, MixedStrategy, plain_group
 from astra.spec.strategy import Strategy, parse_strategy
+from astra.units import GIB
 
 MOST_POOLS: Final = 3  # that share a state
 RECOMPUTES: Final = ("none", "full")  # by their codes
@@ -88,9 +89,9 @@ def sharing_state(
         if (size == len(used) or not every) and (exchange := _exchange(fleet, counts, some)).total_s < below_s
         for one in _dealt(fleet, counts, {pool: options(pool) for pool in some}, exchange, below_s)
     ]
-    found: list[MixedStrategy] = []
+    found, room_gib = list[MixedStrategy](), rooms_gib(fleet)
     for _, groups in sorted(dealt, key=lambda one: one[0])[:TRIED]:
-        fitting = with_room(groups, estimated) if _allowed(limits, groups) else None
+        fitting = with_room(groups, estimated, room_gib) if _allowed(limits, groups) else None
         found += [fitting] if fitting is not None else []
         if len(found) == KEPT:
             break
@@ -202,7 +203,12 @@ def _group(fleet: Fleet, pool: int, dp: int, mbs: int, microbatches: int, *, ful
     return plain_group(name, parse_strategy(text, usual=partial(fleet.usual, name)), microbatches)
 
 
-def with_room(groups: tuple[Group, ...], estimated: Estimated) -> MixedStrategy | None:
+def rooms_gib(fleet: Fleet) -> dict[str, float]:
+    """By pool, what may be allocated on a GPU."""
+    return {name: room_bytes(job) / GIB for name, job in zip(fleet.names, fleet.jobs, strict=True)}
+
+
+def with_room(groups: tuple[Group, ...], estimated: Estimated, room_gib: Mapping[str, float]) -> MixedStrategy | None:
     """The groups with shares of the state that fit: even ones, or the least uneven; None if there are none."""
     replicas = [group.dp for group in groups]
     parts = [1 / sum(replicas)] * len(groups)
@@ -213,7 +219,7 @@ def with_room(groups: tuple[Group, ...], estimated: Estimated) -> MixedStrategy 
         if result.fits or not result.legal:
             return strategy if result.legal else None
         tried.append((strategy.held, result))
-        most = [_most(tried, place) for place in range(len(groups))]
+        most = [_most(tried, place, room_gib[group.segments[0].pool]) for place, group in enumerate(groups)]
         level = water_level(most, replicas)
         if level is None:
             return None
@@ -221,7 +227,7 @@ def with_room(groups: tuple[Group, ...], estimated: Estimated) -> MixedStrategy 
     return None
 
 
-def _most(tried: Sequence[tuple[tuple[float, ...], MixedEstimate]], group: int) -> float:
+def _most(tried: Sequence[tuple[tuple[float, ...], MixedEstimate]], group: int, room_gib: float) -> float:
     """The largest part of the state that a replica of a group has room for, as far as what it held so far tells."""
     held, result = tried[-1]
     states_gib = [sum(stage.memory.get(kind, 0.0) for kind in STATE) for stage in result.stages]
@@ -229,10 +235,10 @@ def _most(tried: Sequence[tuple[tuple[float, ...], MixedEstimate]], group: int) 
     part, stage = held[group], result.stages[group]
     if len(tried) > 1:  # gradients that come and go with the state, and what is gathered, are known by now
         before, other = tried[-2][0][group], tried[-2][1].stages[group]
-        apart_gib = stage.peak_reserved_gib - other.peak_reserved_gib
+        apart_gib = stage.peak_allocated_gib - other.peak_allocated_gib
         seen_gib = apart_gib / (part - before) if part != before else 0.0
         whole_gib = seen_gib if seen_gib > LEAST * whole_gib else whole_gib
-    return max(part + ((stage.own_limit_gib or 0.0) - stage.peak_reserved_gib) / whole_gib, 0.0)
+    return max(part + (room_gib - stage.peak_allocated_gib) / whole_gib, 0.0)
 
 
 def water_level(most: Sequence[float], replicas: Sequence[int]) -> float | None:
