@@ -42,6 +42,7 @@ RECOMPUTE: Final = (
     *(f"recompute_{name}" for name in MODULES),
 )
 LATE: Final = frozenset((*RECOMPUTE, *Sharding._fields))
+FLASH_ROWS: Final = 128  # that a fused kernel takes at a time; packed samples of fewer may be quicker masked
 _NONE, _SELECTIVE, _FULL = (code("recompute", name) for name in ("none", "selective", "full"))
 
 
@@ -262,6 +263,8 @@ class Space:
         spoken = {name for rule in user_rules for name in rule.needs} | {"overlap_ep"}
         if {1, 2, 3} & {*self.job.runtime.can.zero} - {*self.job.runtime.can.prefetch}:
             spoken.add("overlap_param")
+        if 0 < self.job.workload.packed < FLASH_ROWS:
+            spoken.add("flash")
         sets: list[tuple[bool, ...]] = [()]
         for name, options in zip(FLAGS, choices, strict=True):
             kept = options if name in spoken else options[-1:]
