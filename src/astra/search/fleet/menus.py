@@ -255,6 +255,21 @@ class Menus:
                 found += open_groups(self.fleet, pool, job, [strategy], self.limits)
         return found
 
+    def resize(self, pool: int, gpus: int, group: OpenGroup, most: int) -> None:
+        """Know a group with every size of micro-batch up to one that it has room for."""
+        here, plain, rules = self._groups[pool, gpus], group.group(group.round).plain, self.limits.user_rules
+        assert plain is not None
+        shape, sizes = without_even(plain), self.limits.filter("mbs", range(1, most + 1))
+        wanted = [one for mbs in sizes if str(one := replace(shape, mbs=mbs)) not in here]
+        job = msgspec.structs.replace(self.fleet.jobs[pool], settled=None, repeats=None)
+        job = settled(with_batch(part_of(job, gpus), shape.dp * most * group.round), self.limits.restrictions)
+        larger = [one for one in wanted if one.mbs > shape.mbs]
+        full = {one.mbs for one, each in zip(larger, estimate(job, larger), strict=True) if not each.fits}
+        kept = [one for one in wanted if one.mbs not in full
+                and not legality(with_batch(job, one.dp * one.mbs * group.round), one, rules)]  # fmt: skip
+        opened = open_groups(self.fleet, pool, job, kept, self.limits)
+        here |= {str(one): new for one, new in zip(kept, opened, strict=True)}
+
     def near(self, gpus: int, wanted: float) -> list[int]:
         """Shares around one by rate that many numbers of pipelines divide; the same for whatever lies between them."""
         size = odd_part(gpus)
