@@ -139,9 +139,13 @@ class OpenGroup(NamedTuple):
     pools: int  # bits of those it uses
     round: int  # micro-batches come in whole numbers of so many
     share: BatchShare  # a unit is a round of every pipeline
-    end_s: Callable[[int, Wire | None], float]  # what follows the pipeline, with so many groups over a wire
+    end_s: Callable[..., float]  # what follows the pipeline, with so many groups over a wire
     group: Callable[[int], Group]  # of so many micro-batches
     better: Callable[[int], OpenGroup | None]  # the same for so many with a better split of its layers, if there is one
+
+    def alike(self, replicas: int) -> OpenGroup:
+        """The same beside groups that cut the model as it does, so many replicas in all."""
+        return self._replace(end_s=lambda groups, way: self.end_s(groups, way, replicas))
 
     def line(self, groups: int, way: Wire | None) -> BatchShare:
         """Its time with what follows the pipeline."""

@@ -255,18 +255,19 @@ class Menus:
                 found += open_groups(self.fleet, pool, job, [strategy], self.limits)
         return found
 
-    def resize(self, pool: int, gpus: int, group: OpenGroup, most: int) -> None:
-        """Know a group with every size of micro-batch up to one that it has room for."""
+    def resize(self, pool: int, gpus: int, group: OpenGroup, most: float) -> None:
+        """Know a group with every size of micro-batch, up to so many times its own, that it has room for."""
         here, plain, rules = self._groups[pool, gpus], group.group(group.round).plain, self.limits.user_rules
         assert plain is not None
-        shape, sizes = without_even(plain), self.limits.filter("mbs", range(1, most + 1))
+        shape, largest = without_even(plain), max(int(plain.mbs * most), 1)
+        sizes = self.limits.filter("mbs", range(1, largest + 1))
         wanted = [one for mbs in sizes if str(one := replace(shape, mbs=mbs)) not in here]
         job = msgspec.structs.replace(self.fleet.jobs[pool], settled=None, repeats=None)
-        job = settled(with_batch(part_of(job, gpus), shape.dp * most * group.round), self.limits.restrictions)
+        job = settled(with_batch(part_of(job, gpus), shape.dp * largest), self.limits.restrictions)
         larger = [one for one in wanted if one.mbs > shape.mbs]
         full = {one.mbs for one, each in zip(larger, estimate(job, larger), strict=True) if not each.fits}
         kept = [one for one in wanted if one.mbs not in full
-                and not legality(with_batch(job, one.dp * one.mbs * group.round), one, rules)]  # fmt: skip
+                and not legality(with_batch(job, one.dp * one.mbs), one, rules)]  # fmt: skip
         opened = open_groups(self.fleet, pool, job, kept, self.limits)
         here |= {str(one): new for one, new in zip(kept, opened, strict=True)}
 
@@ -377,9 +378,14 @@ class _OpenStrategy:
         unit_s = self.pipeline_s(m + self.round) - here_s
         return BatchShare(samples, max(here_s - unit_s * (m // self.round), 0.0), unit_s)
 
-    def _end_s(self, groups: int, way: cost.Wire | None) -> float:
+    def _end_s(self, groups: int, way: cost.Wire | None, in_all: int = 0) -> float:
+        """What follows beside others; ``in_all``: replicas of groups that cut alike, which reduce together."""
+        strategy, held = self.strategy, self.costs.held
         others = cost.other_groups(self.job, groups, way)
-        moved = with_other_groups(self.job, self.costs.sync, self.costs.held, *replicas_of(self.strategy), others)
+        moved = with_other_groups(self.job, self.costs.sync, held, *replicas_of(strategy), others)
+        if in_all and way is not None:
+            shards = cost.Shards(*(np.array([n]) for n in (strategy.tp, strategy.cp, strategy.ep, strategy.mbs)))
+            moved = cost.with_like_groups(self.job, moved, held, shards, in_all, way)
         return float(step.after_s(self._update, self._exchanged(moved)).max())
 
     def _exchanged(self, moved: Sync) -> Replicas:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from math import inf
+from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from astra.provenance import Floats
 from astra.search.fleet.dealing import Dealer, OpenGroup, Sharing, Way, undominated
 from astra.search.fleet.frames import Counts
 from astra.search.fleet.menus import Asked, Menus, exact_shares, odd_part
+from astra.spec.strategy import replace
 
 FEW: Final = 2  # of those that are doubted least
 TRUSTED: Final = 1.02  # doubted little more than the least
@@ -32,8 +33,10 @@ LITTLE: Final = 0.005  # of a step
 IMITATED: Final = 2  # groups of each pool whose shape is tried on the others
 RESIZED: Final = 2  # shapes of some GPUs of a pool
 FURTHER: Final = 1.1  # times as long as the plans that were asked for before
+NEAREST: Final = 4  # shares of all pools together that are looked at besides, and one more of each
+LEAST_NEW: Final = 0.1  # rounds of micro-batches that such a share must bring
 COARSE: Final = 4  # parts of the most that a pool may do, of which the least are not asked for
-FEW_SAMPLES: Final = 32  # of a replica, of which no size of micro-batch is left out
+FEW_ROUNDS: Final = 8  # of micro-batches: with more of them a group fills any time well
 MOST_GRIDS: Final = 500_000  # of strategies that are searched: of few experts and few GPUs less than a second
 SLACK: Final = 0.98  # of the time by rates: a share may run at a better rate than the whole batch
 
@@ -112,30 +115,30 @@ class GroupSearch:
                 for share in sorted(near):
                     if self.menus.fresh(pool, gpus, np.array([share]), wire, wanted)[0] > 0:
                         wanted.append(self._asked(pool, gpus, share, wire))
+            window = np.arange(ceil(few), floor(most) + 1)
+            for _ in range(NEAREST // len(wires) + 1):  # so many that fewer or other numbers of pipelines divide
+                worth = window / most * self.menus.fresh(pool, counts[pool], window, wire, wanted)
+                if worth.max(initial=0.0) < LEAST_NEW:
+                    break
+                wanted.append(self._asked(pool, counts[pool], int(window[worth.argmax()]), wire))
         return self._ask_all((), wanted, window_s[1])
 
     def _resize(self, counts: Counts, wires: Mapping[int, cost.Wire | None], best_s: float) -> bool:
-        """Know the quickest shapes of each pool with every size of micro-batch, where a replica does few samples."""
+        """Know the quickest shapes of each pool with every size of micro-batch, where few fill a plan."""
         before = self.menus.groups
         for pool, wire in wires.items():
             for gpus in self.menus.sizes(pool, counts[pool]):
-                shapes: dict[tuple[object, ...], tuple[float, OpenGroup]] = {}
+                alike: dict[str, list[tuple[float, OpenGroup]]] = {}
                 for group in self.menus.known(pool, gpus):
-                    line = group.line(2, wire)
-                    able = line.samples * (best_s - line.fixed_s) / line.unit_s
-                    if able > shapes.get(_shape(group), (0.0, group))[0]:
-                        shapes[_shape(group)] = able, group
-                for able, group in sorted(shapes.values(), key=lambda one: -one[0])[:RESIZED]:
-                    self._with_every_size(pool, gpus, group, able)
+                    line, plain = group.line(2, wire), group.group(group.round).plain
+                    able = min(line.samples * (best_s - line.fixed_s) / line.unit_s, self.batch) / SLACK
+                    if plain is not None and group.round == 1 and able > 0:
+                        alike.setdefault(str(replace(plain, mbs=1)), []).append((able, group))
+                for some in sorted(alike.values(), key=lambda some: -max(able for able, _ in some))[:RESIZED]:
+                    able, largest = max(some, key=lambda one: one[1].share.samples)
+                    if able <= FEW_ROUNDS * largest.share.samples:
+                        self.menus.resize(pool, gpus, largest, able / largest.share.samples)
         return self.menus.groups > before
-
-    def _with_every_size(self, pool: int, gpus: int, group: OpenGroup, samples: float) -> None:
-        """Know a group with every size of micro-batch that it may need for some samples, if they are few."""
-        plain = group.group(group.round).plain
-        assert plain is not None
-        each = int(min(samples, self.batch) / SLACK / plain.dp / group.round)
-        if 0 < each <= FEW_SAMPLES:
-            self.menus.resize(pool, gpus, group, each)
 
     def _least_s(self, counts: Counts, wires: Mapping[int, cost.Wire | None], most_s: float) -> float:
         """The time in which all pools together could do the batch if each could do any part of it."""
@@ -159,9 +162,9 @@ class GroupSearch:
         self.left_open |= dealer.left_open
         return found
 
-    def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT, *, together: bool = False) -> Dealer:
-        """Who deals the batch to some ways to use pools; ``together``: as if groups had nothing to exchange."""
-        return Dealer(ways, self.batch, (lambda _: None) if together else self.wire, keep=keep, below=limit)
+    def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT) -> Dealer:
+        """Who deals the batch to some ways to use pools."""
+        return Dealer(ways, self.batch, self.wire, keep=keep, below=limit)
 
     def of_part(self, pool: int, gpus: int, share: float, limit: float) -> list[OpenGroup]:
         """Groups of a part of a pool, also for about a share of the batch."""
@@ -171,17 +174,18 @@ class GroupSearch:
         return undominated(self.menus.known(pool, gpus), self.menus.wires)
 
     def of_same_cut(self, counts: Counts) -> list[Sharing]:
-        """The best groups that cut the model alike, as if they had nothing to exchange between pools.
-
-        They reduce together, for which only the full estimate has a price.
-        """
+        """The best groups that cut the model alike, which reduce together: as many replicas as there may be."""
         shapes: dict[tuple[object, ...], list[OpenGroup]] = {}
         for group in [*self._known(counts), *self._imitated(counts)]:
             shapes.setdefault(_shape(group), []).append(group)
         found: list[Sharing] = []
         for groups in shapes.values():
-            if len({group.pools for group in groups}) > 1:
-                found += self.dealer(_by_pools(groups), np.inf, 1, together=True).best()
+            replicas = dict[int, int]()
+            for group in groups:
+                replicas[group.pools] = max(replicas.get(group.pools, 0), group.group(group.round).dp)
+            in_all = sum(replicas.values()) if self.menus.local == 1 else 0
+            if len(replicas) > 1:
+                found += self.dealer(_by_pools(group.alike(in_all) for group in groups), np.inf, 1).best()
         return sorted(found, key=lambda one: one.seconds)[:KEPT]
 
     def _known(self, counts: Counts) -> list[OpenGroup]:
