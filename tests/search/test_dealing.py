@@ -62,14 +62,11 @@ def test_no_choice_of_ways_is_better(seed: int, must: int) -> None:
         ]
         for pool in range(POOLS)
     ]
-    dealer = Dealer(
-        [(tuple(way[0] for way in some if len(way) == 1),) for some in ways]
-        + [tuple((part,) for part in way) for some in ways for way in some if len(way) == 2],
-        BATCH,
-        wire.__getitem__,
-        keep=3,
-        below=inf,
-    )
+    menus: list[Way] = []
+    for some in ways:
+        menus.append((tuple(way[0] for way in some if len(way) == 1),))
+        menus += [tuple((part,) for part in way) for way in some if len(way) == 2]
+    dealer = Dealer(menus, BATCH, wire.__getitem__, keep=3, below=inf)
     best = dealer.best(must)[0]
     assert not dealer.left_open
     assert best.seconds == pytest.approx(everything(ways, wire, must), rel=1e-9)

@@ -21,7 +21,7 @@ from astra.provenance import Bools, Floats
 from astra.spec.mixed import Group
 
 _SLACK: Final = 1 + 1e-12
-MOST_DEALS: Final = 1_000  # of one search
+MOST_DEALS: Final = 1_000  # of one search, half a second at most
 
 
 class BatchShare(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import copy
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations
 from math import ceil, floor, inf
 from typing import Final, NamedTuple
@@ -209,7 +209,8 @@ class Menus:
                 self.spent += OPENED + len(grids.space.strategies)
                 return grids
 
-            best = ranked(self._job(asked), judged, 1, advise=False, grids_of=grids_of)
+            late = partial(getattr, self.effort, "late")
+            best = ranked(self._job(asked), judged, 1, advise=False, grids_of=grids_of, late=late)
             self._whole[asked] = best.alone(WITHIN)
         return self._whole[asked]
 

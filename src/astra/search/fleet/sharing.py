@@ -1,8 +1,7 @@
 """Plans of several groups that share the batch: pools by themselves, cut in two, or joined to others in a pipeline.
 
-A pool's groups come from the planner for one GPU type (``menus``), asked for the shares of the batch that fall to the
-pool by its speed beside others. So it is for every set of fewer pools that could be quicker: another pool never takes a
-plan away.
+A pool's groups come from the planner for one GPU type (``menus``), asked for all shares of the batch that the pool may
+have in any plan, of any set of pools, that is quicker than the best known: another pool takes no group from the others.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ IMITATED: Final = 2  # groups of each pool whose shape is tried on the others
 RESIZED: Final = 2  # shapes of some GPUs of a pool
 FURTHER: Final = 1.1  # times as long as the plans that were asked for before
 NEAREST: Final = 4  # shares of all pools together that are looked at besides, and one more of each
+MOST_SHARES: Final = 4096  # that these are chosen from
 LEAST_NEW: Final = 0.1  # rounds of micro-batches that such a share must bring
 COARSE: Final = 4  # parts of the most that a pool may do, of which the least are not asked for
 FEW_ROUNDS: Final = 8  # of micro-batches: with more of them a group fills any time well
@@ -55,8 +55,13 @@ class GroupSearch:
         Once many grids of strategies were searched, nothing is asked for but each pool's share by rate.
         """
         self._until, self.left_open = self.menus.spent + MOST_GRIDS, False
+        used = [pool for pool, gpus in enumerate(counts) if gpus]
+        if len(used) == 1 and not self._cuts(used[0], counts[used[0]]):  # nobody to share with
+            for size in self._sizes(used[0], counts[used[0]], every=every):
+                self._ask(Asked(used[0], size, self.batch))
+            return self._polished(self.dealt(counts, (), every=every, limit=limit))
         rates = self.rates(counts, every=every)
-        if not rates:
+        if not rates:  # no pool has a strategy of its own
             return []
         wires = self._wires_to_quickest(rates)
         wanted = [self.batch * rate / sum(rates.values()) for rate in rates.values()]
@@ -84,7 +89,7 @@ class GroupSearch:
         """The best of all groups that are known, and then of the quickest in every size of micro-batch too."""
         for again in (False, True):
             best_s = min([limit, *(one.seconds for one in found[:1])])
-            if not again or self._resize(counts, wires, best_s):
+            if not again or (not self.menus.effort.late and self._resize(counts, wires, best_s)):
                 found = [*self.dealt(counts, (), every=every, limit=best_s), *found][:KEPT]
         return found
 
@@ -115,7 +120,8 @@ class GroupSearch:
                 for share in sorted(near):
                     if self.menus.fresh(pool, gpus, np.array([share]), wire, wanted)[0] > 0:
                         wanted.append(self._asked(pool, gpus, share, wire))
-            window = np.arange(ceil(few), floor(most) + 1)
+            step = 1 << max(int(most - few) // MOST_SHARES, 1).bit_length() - 1
+            window = np.arange(ceil(few / step), floor(most / step) + 1) * step
             for _ in range(NEAREST // len(wires) + 1):  # so many that fewer or other numbers of pipelines divide
                 worth = window / most * self.menus.fresh(pool, counts[pool], window, wire, wanted)
                 if worth.max(initial=0.0) < LEAST_NEW:
