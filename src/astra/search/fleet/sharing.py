@@ -79,7 +79,7 @@ class GroupSearch:
                 self.left_open = True
                 return self._polished(found)
             window_s = least_s * reach, min(least_s * reach * FURTHER, best_s)
-            if self._ask_in_reach(counts, wires, window_s, every=every):
+            if self._ask_in_reach(counts, wires, window_s, best_s, every=every):
                 found = self._dealt_all(counts, found, wires, every=every, limit=limit)
             reach *= FURTHER
 
@@ -100,7 +100,13 @@ class GroupSearch:
         return {pool: self._wire_of({pool, other}) for pool, other in others.items()}
 
     def _ask_in_reach(
-        self, counts: Counts, wires: Mapping[int, cost.Wire | None], window_s: tuple[float, float], *, every: bool
+        self,
+        counts: Counts,
+        wires: Mapping[int, cost.Wire | None],
+        window_s: tuple[float, float],
+        best_s: float,
+        *,
+        every: bool,
     ) -> bool:
         """Ask each pool for all that it may have of the batch in any plan, of any set of pools, of some time.
 
@@ -127,7 +133,7 @@ class GroupSearch:
                 if worth.max(initial=0.0) < LEAST_NEW:
                     break
                 wanted.append(self._asked(pool, counts[pool], int(window[worth.argmax()]), wire))
-        return self._ask_all((), wanted, window_s[1])
+        return self._ask_all((), wanted, best_s)
 
     def _resize(self, counts: Counts, wires: Mapping[int, cost.Wire | None], best_s: float) -> bool:
         """Know the quickest shapes of each pool with every size of micro-batch, where few fill a plan."""
