@@ -50,6 +50,7 @@ WITHIN: Final = 1.06  # of the best of them: a slower one may share the batch mo
 OPENED: Final = 6_000  # grids whose search takes as long as opening one
 COARSE: Final = 4  # parts of a share that is met roughly
 FINE: Final = 32  # parts of the batch, at least, in which shares add up to it
+LARGER: Final = 2  # times the micro-batch of a group that is known
 MOST_ODD: Final = 16  # an odd part of the micro-batch above it is not looked for
 MOST_TWOS: Final = 10  # factors of two of pipelines times micro-batch that are told apart
 
@@ -260,7 +261,7 @@ class Menus:
         """Know a group with every size of micro-batch, up to so many times its own, that it has room for."""
         here, plain, rules = self._groups[pool, gpus], group.group(group.round).plain, self.limits.user_rules
         assert plain is not None
-        shape, largest = without_even(plain), max(int(plain.mbs * most), 1)
+        shape, largest = without_even(plain), max(int(plain.mbs * min(most, LARGER)), 1)
         sizes = self.limits.filter("mbs", range(1, largest + 1))
         wanted = [one for mbs in sizes if str(one := replace(shape, mbs=mbs)) not in here]
         job = msgspec.structs.replace(self.fleet.jobs[pool], settled=None, repeats=None)

@@ -31,6 +31,7 @@ FEW_GPUS: Final = 64  # a pool that may be cut over groups
 LITTLE: Final = 0.005  # of a step
 IMITATED: Final = 2  # groups of each pool whose shape is tried on the others
 RESIZED: Final = 2  # shapes of some GPUs of a pool
+ROUNDS: Final = 2  # of asking
 FURTHER: Final = 1.1  # times as long as the plans that were asked for before
 NEAREST: Final = 4  # shares of all pools together that are looked at besides, and one more of each
 MOST_SHARES: Final = 4096  # that these are chosen from
@@ -68,20 +69,25 @@ class GroupSearch:
         exact = exact_shares(wanted, self.batch)
         asked = [self._asked(pool, counts[pool], part, wires[pool]) for pool, part in zip(rates, exact, strict=True)]
         self._ask_all(asked, (), limit)
-        slowest_s, reach = self.batch / min(rates.values()), 1.0
+        slowest_s = self.batch / min(rates.values())
         found = self._dealt_all(counts, [], wires, every=every, limit=limit)
-        while True:
-            best_s = min([limit, slowest_s, *(one.seconds for one in found[:1])])
-            least_s = SLACK * self._least_s(counts, wires, best_s)
-            if reach * least_s >= best_s:
-                return self._polished(found)
-            if not self._may_ask:
-                self.left_open = True
-                return self._polished(found)
-            window_s = least_s * reach, min(least_s * reach * FURTHER, best_s)
-            if self._ask_in_reach(counts, wires, window_s, best_s, every=every):
-                found = self._dealt_all(counts, found, wires, every=every, limit=limit)
-            reach *= FURTHER
+        for _ in range(ROUNDS):  # again where better groups were found, which are able to do more
+            reach, before = 1.0, self.menus.groups
+            while True:
+                best_s = min([limit, slowest_s, *(one.seconds for one in found[:1])])
+                least_s = SLACK * self._least_s(counts, wires, best_s)
+                if reach * least_s >= best_s:
+                    break
+                if not self._may_ask:
+                    self.left_open = True
+                    break
+                window_s = least_s * reach, min(least_s * reach * FURTHER, best_s)
+                if self._ask_in_reach(counts, wires, window_s, best_s, every=every):
+                    found = self._dealt_all(counts, found, wires, every=every, limit=limit)
+                reach *= FURTHER
+            if self.menus.groups == before:
+                break
+        return self._polished(found)
 
     def _dealt_all(
         self, counts: Counts, found: list[Sharing], wires: Mapping[int, cost.Wire | None], *, every: bool, limit: float
