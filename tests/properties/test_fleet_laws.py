@@ -64,6 +64,13 @@ def test_no_restriction_makes_a_fleet_quicker(fleet: tuple[str, ...], how: dict[
     assert step_s(fleet) <= step_s(fleet, **how) * (1 + ROUNDING)
 
 
+@pytest.mark.exhaustive
+def test_no_restriction_makes_groups_that_come_out_even_quicker() -> None:
+    fleet = ("96xH200", "96xA800", "256xH20")
+    whole_s, fixed_s = (step_s(fleet, "llama-2-70b", 1000, fix=fix, seq=1024) for fix in ("", "vp=1"))
+    assert whole_s <= fixed_s * (1 + ROUNDING)
+
+
 @pytest.mark.parametrize("fleet", sampled(FLEETS[:3], every=3))
 def test_the_order_of_pools_does_not_matter(fleet: tuple[str, ...]) -> None:
     assert step_s(fleet[::-1]) == pytest.approx(step_s(fleet), rel=ROUNDING)

@@ -30,7 +30,7 @@ SMOOTH: Final = 9  # a number of GPUs whose odd part is larger has few ways to b
 FEW_GPUS: Final = 64  # a pool that may be cut over groups
 LITTLE: Final = 0.005  # of a step
 IMITATED: Final = 2  # groups of each pool whose shape is tried on the others
-RESIZED: Final = 2  # shapes of some GPUs of a pool
+RESIZED: Final = 3  # shapes of some GPUs of a pool
 ROUNDS: Final = 2  # of asking
 FURTHER: Final = 1.1  # times as long as the plans that were asked for before
 NEAREST: Final = 4  # shares of all pools together that are looked at besides, and one more of each
@@ -152,7 +152,9 @@ class GroupSearch:
                     able = min(line.samples * (best_s - line.fixed_s) / line.unit_s, self.batch) / SLACK
                     if plain is not None and group.round == 1 and able > 0:
                         alike.setdefault(str(replace(plain, mbs=1)), []).append((able, group))
-                for some in sorted(alike.values(), key=lambda some: -max(able for able, _ in some))[:RESIZED]:
+                ranked = sorted(alike.values(), key=lambda some: -max(able for able, _ in some))
+                quickest = {_shape(some[0][1]): some for some in reversed(ranked)}
+                for some in [some for some in ranked if some is quickest[_shape(some[0][1])]][:RESIZED]:
                     able, largest = max(some, key=lambda one: one[1].share.samples)
                     if able <= FEW_ROUNDS * largest.share.samples:
                         self.menus.resize(pool, gpus, largest, able / largest.share.samples)
