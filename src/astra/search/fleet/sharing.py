@@ -146,13 +146,13 @@ class GroupSearch:
         before = self.menus.groups
         for pool, wire in wires.items():
             for gpus in self.menus.sizes(pool, counts[pool]):
-                alike: dict[str, list[tuple[float, OpenGroup]]] = {}
+                variants: dict[str, list[tuple[float, OpenGroup]]] = {}
                 for group in self.menus.known(pool, gpus):
                     line, plain = group.line(2, wire), group.group(group.round).plain
                     able = min(line.samples * (best_s - line.fixed_s) / line.unit_s, self.batch) / SLACK
                     if plain is not None and group.round == 1 and able > 0:
-                        alike.setdefault(str(replace(plain, mbs=1)), []).append((able, group))
-                ranked = sorted(alike.values(), key=lambda some: -max(able for able, _ in some))
+                        variants.setdefault(str(replace(plain, mbs=1)), []).append((able, group))
+                ranked = sorted(variants.values(), key=lambda some: -max(able for able, _ in some))
                 quickest = {_shape(some[0][1]): some for some in reversed(ranked)}
                 for some in [some for some in ranked if some is quickest[_shape(some[0][1])]][:RESIZED]:
                     able, largest = max(some, key=lambda one: one[1].share.samples)
@@ -205,7 +205,7 @@ class GroupSearch:
                 replicas[group.pools] = max(replicas.get(group.pools, 0), group.group(group.round).dp)
             in_all = sum(replicas.values()) if self.menus.local == 1 else 0
             if len(replicas) > 1:
-                found += self.dealer(_by_pools(group.alike(in_all) for group in groups), np.inf, 1).best()
+                found += self.dealer(_by_pools(group.beside_like(in_all) for group in groups), np.inf, 1).best()
         return sorted(found, key=lambda one: one.seconds)[:KEPT]
 
     def _known(self, counts: Counts) -> list[OpenGroup]:
