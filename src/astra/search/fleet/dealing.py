@@ -143,7 +143,7 @@ class OpenGroup(NamedTuple):
     group: Callable[[int], Group]  # of so many micro-batches
     better: Callable[[int], OpenGroup | None]  # the same for so many with a better split of its layers, if there is one
 
-    def beside_like(self, replicas: int) -> OpenGroup:
+    def with_same_cut(self, replicas: int) -> OpenGroup:
         """The same beside groups that cut the model as it does, so many replicas in all."""
         return self._replace(end_s=lambda groups, way: self.end_s(groups, way, replicas))
 

@@ -205,7 +205,7 @@ class GroupSearch:
                 replicas[group.pools] = max(replicas.get(group.pools, 0), group.group(group.round).dp)
             in_all = sum(replicas.values()) if self.menus.local == 1 else 0
             if len(replicas) > 1:
-                found += self.dealer(_by_pools(group.beside_like(in_all) for group in groups), np.inf, 1).best()
+                found += self.dealer(_by_pools(group.with_same_cut(in_all) for group in groups), np.inf, 1).best()
         return sorted(found, key=lambda one: one.seconds)[:KEPT]
 
     def _known(self, counts: Counts) -> list[OpenGroup]:
