@@ -156,18 +156,15 @@ class Menus:
         for several in by_table.values():
             time_together(several)
 
-    def look(self, asked: Asked, below_s: float = inf) -> Found | None:
-        """Find the best groups on some GPUs of a pool for a share of the batch; None if nothing fits.
-
-        ``below_s``: the step that they must beat by themselves.
-        """
+    def look(self, asked: Asked) -> Found | None:
+        """Find the best groups on some GPUs of a pool for a share of the batch; None if nothing fits."""
         pool, _, share, wire = asked
         if asked not in self._found:
             here = self._groups.setdefault(asked[:2], {})
             best_s = min((self.step_s(part, share, wire) for part in here.values()), default=inf)
             # Those that are known do it in whole rounds.
             whole_s = min((self.step_s(part, share, wire, whole=True) for part in here.values()), default=inf)
-            found = self._found[asked] = self._search(asked, min(max(WITHIN * best_s, whole_s), below_s))
+            found = self._found[asked] = self._search(asked, max(WITHIN * best_s, whole_s))
             if found is not None:
                 new = [each.strategy for each in found.candidates if str(each.strategy) not in here]
                 opened = open_groups(self.fleet, pool, found.job, new, self.limits)

@@ -68,7 +68,7 @@ class GroupSearch:
         wanted = [self.batch * rate / sum(rates.values()) for rate in rates.values()]
         exact = exact_shares(wanted, self.batch)
         asked = [self._asked(pool, counts[pool], part, wires[pool]) for pool, part in zip(rates, exact, strict=True)]
-        self._ask_all(asked, (), limit)
+        self._ask_all(asked, ())
         slowest_s = self.batch / min(rates.values())
         found = self._dealt_all(counts, [], wires, every=every, limit=limit)
         for _ in range(ROUNDS):  # again where better groups were found, which are able to do more
@@ -82,7 +82,7 @@ class GroupSearch:
                     self.left_open = True
                     break
                 window_s = least_s * reach, min(least_s * reach * FURTHER, best_s)
-                if self._ask_in_reach(counts, wires, window_s, best_s, every=every):
+                if self._ask_in_reach(counts, wires, window_s, every=every):
                     found = self._dealt_all(counts, found, wires, every=every, limit=limit)
                 reach *= FURTHER
             if self.menus.groups == before:
@@ -106,13 +106,7 @@ class GroupSearch:
         return {pool: self._wire_of({pool, other}) for pool, other in others.items()}
 
     def _ask_in_reach(
-        self,
-        counts: Counts,
-        wires: Mapping[int, cost.Wire | None],
-        window_s: tuple[float, float],
-        best_s: float,
-        *,
-        every: bool,
+        self, counts: Counts, wires: Mapping[int, cost.Wire | None], window_s: tuple[float, float], *, every: bool
     ) -> bool:
         """Ask each pool for all that it may have of the batch in any plan, of any set of pools, of some time.
 
@@ -139,7 +133,7 @@ class GroupSearch:
                 if worth.max(initial=0.0) < LEAST_NEW:
                     break
                 wanted.append(self._asked(pool, counts[pool], int(window[worth.argmax()]), wire))
-        return self._ask_all((), wanted, best_s)
+        return self._ask_all((), wanted)
 
     def _resize(self, counts: Counts, wires: Mapping[int, cost.Wire | None], best_s: float) -> bool:
         """Know the quickest shapes of each pool with every size of micro-batch, where few fill a plan."""
@@ -186,11 +180,11 @@ class GroupSearch:
         """Who deals the batch to some ways to use pools."""
         return Dealer(ways, self.batch, self.wire, keep=keep, below=limit)
 
-    def of_part(self, pool: int, gpus: int, share: float, limit: float) -> list[OpenGroup]:
+    def of_part(self, pool: int, gpus: int, share: float) -> list[OpenGroup]:
         """Groups of a part of a pool, also for about a share of the batch."""
         wire = self.wire((1 << len(self.fleet.jobs)) - 1)
         for near in self.menus.near(gpus, share):
-            self._ask(self._asked(pool, gpus, near, wire), self._step_s(pool, gpus, limit))
+            self._ask(self._asked(pool, gpus, near, wire))
         return undominated(self.menus.known(pool, gpus), self.menus.wires)
 
     def of_same_cut(self, counts: Counts) -> list[Sharing]:
@@ -270,17 +264,15 @@ class GroupSearch:
                 found[pool] = self.batch / min(self.menus.step_s(group, self.batch, None) for group in known)
         return found
 
-    def _step_s(self, pool: int, gpus: int, seconds: float) -> float:
-        """The step of a group on some GPUs of a pool, with the host's work and stragglers."""
-        host_s, waits = self.fleet.job.runtime.host.step_s, 1 + self.fleet.jobs[pool].straggling_on(gpus)
-        return (seconds + host_s) * waits
+    def _ask_all(self, needed: Sequence[Asked], wanted: Sequence[Asked]) -> bool:
+        """Ask for groups, and say whether some were found that were not known.
 
-    def _ask_all(self, needed: Sequence[Asked], wanted: Sequence[Asked], limit: float) -> bool:
-        """Ask for groups that end in time, and say whether some were found that were not known."""
+        Those that end late by themselves too: beside others that cut the model alike they may end sooner.
+        """
         before = self.menus.groups
         self.menus.prepare((*needed, *wanted), self._until - self.menus.spent)
         for asked in (*needed, *wanted):
-            self._ask(asked, self._step_s(asked.pool, asked.gpus, limit), needed=asked in needed)
+            self._ask(asked, needed=asked in needed)
         return self.menus.groups > before
 
     @property
@@ -292,10 +284,10 @@ class GroupSearch:
         """A share; with the whole batch there is no other group."""
         return Asked(pool, gpus, share, wire if share < self.batch else None)
 
-    def _ask(self, asked: Asked, below_s: float = np.inf, *, needed: bool = False) -> None:
+    def _ask(self, asked: Asked, *, needed: bool = False) -> None:
         """Ask what a pool can do with a share of the batch, as far as the work allowed goes or where it is needed."""
         if self._may_ask or (needed and not self.menus.effort.late) or self.menus.met(asked):
-            self.menus.look(asked, below_s)
+            self.menus.look(asked)
         else:
             self.left_open = True
 
