@@ -1,11 +1,12 @@
 """Published runs that no constant and no mechanism was chosen on: predicted today, beside their first prediction.
 
-``python benchmarks/blind.py [first|second] [--record FILE]``. ``blind/runs.csv`` has 404 runs, collected after the cost
-model was written, that its tables do not have, ``blind/runs2.csv`` 217 of places that the first set does not have
-(``blind/README.md``). All were predicted once before anybody looked: that first score stands in ``results/``, row by
-row, and is the honest one. Whoever changes the model after looking at a row has seen it; the second table says how far
-predictions are off now. The second set is there for that: its rows are not looked at while the model changes. Never fit
-on either. A, B and C say how well a place tells its runs.
+``python benchmarks/blind.py [first|second|third] [--totals] [--record FILE]``. ``blind/runs.csv`` has 404 runs,
+collected after the cost model was written, that its tables do not have, ``blind/runs2.csv`` 217 of places that the
+first set does not have, ``blind/runs3.csv`` 168 of places or GPUs that neither has (``blind/README.md``). All were
+predicted once before anybody looked: that first score stands in ``results/``, row by row, and is the honest one.
+Whoever changes the model after looking at a row has seen it; the second table says how far predictions are off now. The
+third set is there for that: its rows are not looked at while the model changes, only what ``--totals`` prints. Never
+fit on any. A, B and C say how well a place tells its runs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import Any, Final, NamedTuple
 
 import astra
 from astra.validate.replay import replay
-from astra.validate.runs import read_runs
+from astra.validate.runs import Run, read_runs
+from astra.validate.strategies import stood_in
 
 HERE = Path(__file__).parent
 
@@ -37,6 +39,7 @@ class Blind(NamedTuple):
 SETS: Final = {
     "first": Blind(HERE / "blind" / "runs.csv", HERE / "results" / "2026-11-18_blind.json"),
     "second": Blind(HERE / "blind" / "runs2.csv", HERE / "results" / "2026-11-18_blind2.json"),
+    "third": Blind(HERE / "blind" / "runs3.csv", HERE / "results" / "2026-11-19_blind3.json"),
 }
 # Later rounds, other rows and other pages of those who publish Astra's tables; all others are wholly new places.
 KNOWN = ("mbridge_rest", "dgxc_rest", "maxtext", "titan_4d", "titan_llama2", "titan_405b", "mlperf50", "mlperf51",
@@ -84,7 +87,17 @@ def line(name: str, rows: list[Row]) -> str:
     return f"{name:14}{len(timed):5}{sizes(errors(timed, 'step_s'))}{held:5}{len(memory):7}{sizes(memory)}"
 
 
-def show(title: str, rows: list[Row]) -> None:
+def classes(runs: Path) -> dict[str, set[str]]:
+    """The runs that belong together by what was run."""
+    found: dict[str, set[str]] = {"stood in": set(), "of its own": set(), "dense": set(), "moe": set()}
+    for run in read_runs(runs):
+        if isinstance(run, Run):
+            found["stood in" if stood_in(run.framework) else "of its own"].add(run.id)
+            found["moe" if run.job.model.moe else "dense"].add(run.id)
+    return found
+
+
+def show(title: str, rows: list[Row], of_kind: dict[str, set[str]], *, totals: bool) -> None:
     """The table of one prediction of all runs."""
     print(f"{title}\n{'':14} runs  mean median   bias held memory  mean median   bias")
     print(line("all", rows))
@@ -93,8 +106,10 @@ def show(title: str, rows: list[Row]) -> None:
         print(line("known places", [row for row in rows if row["source"] in KNOWN]))
     for letter in "ABC":
         print(line(f"told {letter}", [row for row in rows if row["told"] == letter]))
+    for name, members in of_kind.items():
+        print(line(name, [row for row in rows if row["id"] in members]))
     of = {name: [row for row in rows if row["source"] == name] for name in dict.fromkeys(row["source"] for row in rows)}
-    for source, its in of.items():
+    for source, its in () if totals else of.items():
         print(line(source, its))
     means = [statistics.mean(map(abs, found)) for its in of.values() if (found := errors(its, "step_s"))]
     print(f"mean over {len(means)} sources of their mean errors of time: {statistics.mean(means):.1%}")
@@ -108,16 +123,17 @@ def main() -> None:
     """Print the first prediction of a set and today's, and keep today's with --record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("which", nargs="?", choices=tuple(SETS), default="first", help="the set of runs")
+    parser.add_argument("--totals", action="store_true", help="no place by itself: for a set that is not looked at")
     parser.add_argument("--record", metavar="FILE", help="write today's predictions, as the first ones were")
     args = parser.parse_args()
     runs, kept_first = SETS[args.which]
-    first = json.loads(kept_first.read_text(encoding="utf-8"))
-    show(f"first, {first['date']}, commit {first['commit']}", first["rows"])
+    first, of_kind = json.loads(kept_first.read_text(encoding="utf-8")), classes(runs)
+    show(f"first, {first['date']}, commit {first['commit']}", first["rows"], of_kind, totals=args.totals)
     rows = predicted(runs)
     date = f"{datetime.datetime.now(tz=datetime.timezone.utc).date()}"
     code, asked = Path(astra.__file__).parent, ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(asked, cwd=code, capture_output=True, text=True, check=False).stdout.strip()
-    show(f"now, {date}, commit {commit}", rows)
+    show(f"now, {date}, commit {commit}", rows, of_kind, totals=args.totals)
     if args.record:
         kept = {"date": date, "commit": commit, "version": astra.__version__, "rows": rows}
         Path(args.record).write_text(written(kept), encoding="utf-8")

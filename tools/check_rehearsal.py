@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from astra.catalog import hardware, runtimes
 from astra.cost.layers import EMBEDDING, HEAD
-from astra.cost.parts import Direction
+from astra.cost.parts import forward_again
 from astra.cost.stage import SHARD_COLUMNS, gather_parts, over_stages, stage_table
 from astra.errors import AstraError, InputError
 from astra.files import read_json
@@ -28,7 +28,7 @@ from astra.lab.rehearse.pace import waited
 from astra.lab.rehearse.plan import FSDP2, RUNTIME, TRANSFORMERS
 from astra.layers.block import LayerKind
 from astra.layers.split import kinds
-from astra.provenance import Floats
+from astra.operators.basis import FULL_CLOCK
 from astra.search.detail import as_row, estimate
 from astra.spec.cluster import Device, Pool
 from astra.spec.job import Job
@@ -42,8 +42,8 @@ from tools.rehearsed_rows import case_of_row
 
 GPU: Final = "H200-SXM5-141GB"  # of files that do not say
 FUSED_LOGITS_BYTES: Final = 10.0  # per logit at the worst moment of the fused cross-entropy
-FLASH: Final = {"clock": 1.2, "attention_rate": 0.97}  # of FSDP2 ranks with FlashAttention-2, fitted to those rows
-CUDNN_GAIN: Final = 1.11  # speed of SDPA's cuDNN kernels over their curve, fitted to the rows that ran them
+# FSDP2 ranks of 2026-11-15, with FlashAttention-2, ran below the power limit: weights that repeat a shard draw less
+FLASH: Final = {"attention": "flash2", "clock": FULL_CLOCK, "clock_follows_power": 0.0, "attention_rate": 0.97}
 KINDS: Final = ("gemm", "attention", "rest")
 _GEMMS: Final = ("gemm", "grouped_gemm")
 _WORST_SHOWN: Final = 10
@@ -120,14 +120,12 @@ def runtime_of(row: Mapping[str, Any]) -> Runtime:
         return runtimes.runtime(TRANSFORMERS)
     if framework in ("fsdp2", "torchtitan"):
         chosen = runtimes.runtime(FSDP2[row["compiled"]])
-        # FlashAttention-2, which was chosen, draws less power than what torch takes by itself now
-        flash = framework == "fsdp2" and row["attention"] == "flash"
-        return changed(chosen, attention="flash2", **FLASH) if flash else chosen
+        return changed(chosen, **FLASH) if framework == "fsdp2" and row["attention"] == "flash" else chosen
     chosen = runtimes.runtime(RUNTIME)
     if row["fused_cross_entropy"]:
         chosen = changed(chosen, logits_peak_bytes=FUSED_LOGITS_BYTES)
     if row["attention"] == "cudnn":
-        chosen = changed(chosen, attention="cudnn", attention_rate=CUDNN_GAIN)
+        chosen = changed(chosen, attention="cudnn")
     return chosen
 
 
@@ -185,21 +183,18 @@ def kernel_seconds(job: Job, strategy: Strategy, stage: int) -> dict[str, float]
     keys: tuple[LayerKind | str, ...] = (*kinds(job.model), EMBEDDING, HEAD)
     times = job.workload.global_batch // (strategy.dp * strategy.mbs)
 
-    def total(seconds: Callable[[Direction], Floats], way: str, layers_only: bool = False) -> float:
-        columns = [seconds(getattr(gathered.parts[key], way))[gathered.place] for key in keys]
-        if layers_only:
-            columns[-2:] = [np.zeros_like(column) for column in columns[-2:]]
+    passes = {way: [getattr(gathered.parts[key], way) for key in keys] for way in ("forward", "backward")}
+    passes["again"] = [forward_again(job.runtime, gathered.parts[key]) for key in keys[:-2]]
+
+    def total(way: str, field: str) -> float:
+        columns = [getattr(each, field)[gathered.place] for each in passes[way]]
+        columns += [np.zeros_like(columns[0])] * (len(keys) - len(columns))
         return times * float(over_stages(table, columns)[0, stage])
 
     found = {}
     for kind, field in zip(KINDS, ("gemm_s", "attention_s", "stream_s"), strict=True):
-
-        def seconds(direction: Direction, field: str = field) -> Floats:
-            column: Floats = getattr(direction, field)
-            return column
-
-        again = _recomputed(row.layout.layers, strategy, kind) * total(seconds, "forward", layers_only=True)
-        found[kind] = total(seconds, "forward") + total(seconds, "backward") + again
+        again_s = _recomputed(row.layout.layers, strategy, kind) * total("again", field)
+        found[kind] = total("forward", field) + total("backward", field) + again_s
     return found
 
 

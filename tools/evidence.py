@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from astra.evidence.kinds import COLUMNS, FILE, shape_of
+from astra.evidence.kinds import COLUMNS, FILE, OTHER, shape_of
 from astra.search.world import World
 from astra.validate.replay import ReplayedRun, kind_in, replay
 from astra.validate.runs import Run
@@ -39,8 +39,10 @@ def table(runs: Sequence[Run], found: Sequence[LeftOut], shipped: Sequence[Repla
         own = row if kin else None if now.use == "fit" else now
         world = World.of(run.request)
         kind = [f"{value:.3g}" if isinstance(value, float) else value for value in kind_in(world, run.strategy)]
-        errors = [_log_error(own) if own else "", _log_error(row)]
-        writer.writerow((run.source, shape_of(world.model), *errors, *kind))
+        unseen_error = _log_error(row)
+        writer.writerow((run.source, shape_of(world.model), _log_error(own) if own else "", unseen_error, *kind))
+        if not kin:
+            writer.writerow((run.source, shape_of(world.model), unseen_error, unseen_error, OTHER, *kind[1:]))
     return page.getvalue()
 
 

@@ -44,8 +44,9 @@ CASES: Final = (
         "They run DualPipe in 16 stages; Megatron hides exchanges in interleaved pipelines only, so that fewer "
         "stages of more chunks stand in for it, with tp 2 and the latent's projections made again to make room. "
         "Whoever wants trodden ground takes eight stages (--fix pp=8), as NVIDIA's recipe for 1,024 H100 has "
-        "them: the next plans say how little that costs. Besides the authors one published run hides exchanges "
-        "between nodes: hence the interval. Try 30 steps first.",
+        "them: the next plans say how little that costs, and published pipelines of two stages took no longer than "
+        "predicted ([evidence.md](evidence.md)). Besides the authors one published run hides exchanges between "
+        "nodes: hence the interval. Try 30 steps first.",
     ),
     Case(
         "deepseek-v3", "256xGB200", 4096, 4096, "mxfp8", "megatron-bridge",

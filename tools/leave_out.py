@@ -91,7 +91,7 @@ def _changed(runtime: Runtime, values: Values, *, alone: bool, without: str) -> 
     learned = {name.rpartition(".")[2] for name, on in runtime.fitted.items() if on == without}
     counted = {name for name, effect in runtime.effects.items() if effect.counted_in}
     others = {name: value for name, value in OTHERS.items() if name in learned or (alone and name not in counted)}
-    return changed(runtime, clock=clock, kernels=runtime.kernels | {"fp8_cast": cast}, **others)
+    return changed(runtime, clock=clock, clock_ampere=0.0, kernels=runtime.kernels | {"fp8_cast": cast}, **others)
 
 
 def predicted(runs: Sequence[Run], values: Values, *, alone: bool = False, left_out: bool = False) -> list[ReplayedRun]:

@@ -1,13 +1,16 @@
 """Small mistakes put into modules one at a time: which of them do the tests notice?
 
-    python -m tools.mutate src/astra/cost/*.py --tests "tests/cost tests/laws" --most 300 --out survivors.json
+    python -m tools.mutate src/astra/cost/*.py --tests "tests/cost tests/laws" --each 5 --out quick.json
+    python -m tools.mutate src/astra/cost/*.py --tests "tests/cost tests/laws" --again quick.json --out survivors.json
 
 The tests are collected once. A mistake inside a function is put into a process forked from that one; any other (a
 constant of a module, a default) into one forked from a process that has only the libraries, which collects the tests
 again. It meets the tests that run its line, the quickest first, and stops at the first failure; a line that only an
-import runs meets all of them. What takes five times the processor time of its tests counts as noticed. With --out a
-run that was stopped, or is asked for more, goes on where it ended; files that have changed since begin anew. --again
-FILE: only what survived there, such as with more tests.
+import runs meets all of them. --each keeps to the quickest so many seconds of them, so that a first run sorts out what
+is noticed soon. What takes five times the processor time of its tests counts as noticed. With --out a run that was
+stopped, or is asked for more, goes on where it ended, and which tests run which lines is kept beside it; files that
+have changed since begin anew. --again FILE: only what survived there, such as with more tests. --estimate: how much
+processor time is left to do.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import importlib.abc
 import importlib.machinery
 import inspect
 import json
+import math
 import multiprocessing
 import os
 import pickle
@@ -31,6 +35,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, NamedTuple
@@ -47,6 +52,8 @@ NAMES: Final = {
 }  # fmt: skip
 OPERATORS: Final = (ast.BinOp, ast.BoolOp, ast.AugAssign)
 PROCESSES: Final = multiprocessing.get_context("forkserver")
+NOTICED_S: Final = 1.5  # processor time until a mistake is noticed,
+COLLECTS_S: Final = 6.0  # and more, where everything is loaded and the tests are collected once more
 MOST_BYTES: Final = 6 << 30  # of a process with a mistake, which may never stop appending
 
 
@@ -185,8 +192,8 @@ class Finder(importlib.abc.MetaPathFinder):
 class Watch:
     """A plugin of pytest: how long each test takes, and which lines of the files it runs."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.files = {str(path.resolve()): str(path) for path in paths}
+    def __init__(self, paths: Sequence[Path], each: float) -> None:
+        self.files, self.each = {str(path.resolve()): str(path) for path in paths}, each
         self.lines: dict[str, set[tuple[str, int]]] = {}
         self.seconds: dict[str, float] = {}
         self.collected: set[tuple[str, int]] = set()  # lines that run before any test does
@@ -224,7 +231,27 @@ class Watch:
         """The tests that run the line of a mistake, the quickest first; all of them if it is run by an import."""
         line = (str(mutant.path), mutant.line)
         tests = [test for test, lines in self.lines.items() if line in lines] or list(self.lines)
-        return sorted(tests, key=self.seconds.__getitem__)
+        tests.sort(key=self.seconds.__getitem__)
+        ends = accumulate(self.seconds[test] for test in tests)
+        return [
+            test for place, (test, end) in enumerate(zip(tests, ends, strict=True)) if end <= self.each or not place
+        ]
+
+    def takes(self, mutant: Mutant) -> float:
+        """Processor time of the tests that a mistake meets."""
+        return sum(self.seconds[test] for test in self.of(mutant))
+
+    def keep(self, file: Path, key: str) -> None:
+        """Write down what tests ran, for a later run of the same."""
+        file.write_bytes(pickle.dumps((key, self.lines, self.seconds, self.collected)))
+
+    def knows(self, file: Path, key: str) -> bool:
+        """Whether that was written down; then it is read."""
+        kept: tuple[Any, ...] = pickle.loads(file.read_bytes()) if file.exists() else ("",)
+        if kept[0] != key:
+            return False
+        self.lines, self.seconds, self.collected = kept[1:]
+        return True
 
 
 class Failed:
@@ -306,7 +333,7 @@ def survives_inside(mutant: Mutant, watch: Watch, collected: Collected) -> bool 
     after, tests = pair[1], watch.of(mutant)
 
     def work() -> None:
-        limit(5 + 5 * sum(watch.seconds[test] for test in tests))
+        limit(5 + 5 * watch.takes(mutant))
         for function in users:
             function.__code__ = after
         collected.run(tests, Failed())
@@ -388,17 +415,47 @@ class Findings:
             self.out.write_text(json.dumps(kept, indent=0) + "\n", encoding="utf-8")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run a sample of the mutants and say which survived."""
+def state_of(asked: argparse.Namespace) -> str:
+    """A digest of all that decides which tests run which lines."""
+    found = hashlib.sha256(
+        repr((asked.tests, sorted(map(str, asked.files)), os.environ.get("ASTRA_EXHAUSTIVE"))).encode()
+    )
+    for path in sorted(path for folder in ("src", "tests") for path in Path(folder).rglob("*") if path.is_file()):
+        if path.suffix != ".pyc":
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def estimated(left: Sequence[Mutant], watch: Watch, findings: Findings) -> str:
+    """The processor time that is left, if as many survive as did so far (a third where none were run)."""
+    survive = len(findings.survivors()) / len(findings.rows) if findings.rows else 1 / 3
+    anew = sum((str(mutant.path), mutant.line) in watch.collected or not watch.meets(mutant) for mutant in left)
+    whole_s = sum(map(watch.takes, left))
+    hours = (NOTICED_S * len(left) + COLLECTS_S * anew + survive * whole_s) / 3600
+    return (
+        f"{len(left)} mutants left, {anew} of them loaded anew; their tests take {whole_s / 3600:.1f} h if none is "
+        f"noticed; about {hours:.1f} h of processor time if {survive:.0%} survive"
+    )
+
+
+def read_asked(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--tests", type=shlex.split, required=True, help="what pytest is given, in one text")
-    parser.add_argument("--most", type=int, default=100, help="mutants, drawn at random")
+    parser.add_argument("--most", type=int, help="so many mutants, drawn at random; all of them without it")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--budget", type=float, default=900.0, help="seconds for all of them")
+    parser.add_argument("--each", type=float, default=math.inf, help="seconds of tests for a mutant, the quickest")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds for all of them")
     parser.add_argument("--out", type=Path, help="a JSON file of what was found, which goes on where it ended")
     parser.add_argument("--again", type=Path, help="such a file: only its survivors")
-    asked = parser.parse_args(argv)
+    parser.add_argument("--estimate", action="store_true", help="say how long it would take, and end")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the mutants, or a sample of them, and say which survived."""
+    asked = read_asked(argv)
     PROCESSES.set_forkserver_preload(["msgspec", "numpy", "pytest"])  # no plugin of pytest: it would warn, and fail
 
     every = [mutant for path in asked.files for mutant in mutants(path)]
@@ -406,16 +463,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     if asked.again:
         left = Findings(asked.files, asked.again).survivors()
         sample = [mutant for mutant in every if (str(mutant.path), mutant.place, mutant.part) in left]
-    findings, watch, started = Findings(asked.files, asked.out), Watch(asked.files), time.monotonic()
+    findings, watch, started = Findings(asked.files, asked.out), Watch(asked.files, asked.each), time.monotonic()
+    kept, state = asked.out and asked.out.with_suffix(".ran"), state_of(asked)
 
     def run(collected: Collected) -> None:
         sys.settrace(None)
-        watched(watch, collected)
-        if not survives_anew(None, watch, asked.tests):
-            raise SystemExit("the tests fail in a process of their own without any mistake")
-        for mutant in sample:
-            if findings.knows(mutant):
-                continue
+        if kept is None or not watch.knows(kept, state):
+            watched(watch, collected)
+            if not survives_anew(None, watch, asked.tests):
+                raise SystemExit("the tests fail in a process of their own without any mistake")
+            if kept is not None:
+                watch.keep(kept, state)
+        todo = [mutant for mutant in sample if not findings.knows(mutant)]
+        print(estimated(todo, watch, findings), flush=True)
+        for mutant in todo if not asked.estimate else ():
             if time.monotonic() - started > asked.budget:
                 break
             survived = survives_inside(mutant, watch, collected)

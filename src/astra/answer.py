@@ -150,6 +150,12 @@ class PriceTag(Result, frozen=True, kw_only=True):
     notes: str = ""
 
 
+NEVER_ENDS: Final = (
+    "interruptions come so often that this run would not end (--mtbf-gpu-h, --preemptions, --restart-min): "
+    "days and dollars are those without any"
+)
+
+
 class Restarts(Result, frozen=True, kw_only=True):
     """The run as it is to be expected: checkpoints are written, interruptions happen, work is repeated."""
 

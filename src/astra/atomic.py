@@ -30,7 +30,7 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
 
     A link is followed; a device takes the bytes.
     """
-    target = os.path.realpath(path)
+    target = resolved(path)
     try:
         mode = os.stat(target).st_mode if os.path.exists(target) else None
         if mode is not None and not stat.S_ISREG(mode):
@@ -56,7 +56,7 @@ def write_folder(folder: str, files: Mapping[str, str], *, overwrite: bool = Fal
     """
     check_folder(folder, overwrite=overwrite, flag=flag)
     _check_replaced(folder, files)
-    path = Path(os.path.realpath(folder))
+    path = Path(resolved(folder))
     try:
         with _staging(path.parent) as staging:
             made = Path(staging) / "new"
@@ -74,6 +74,14 @@ def write_folder(folder: str, files: Mapping[str, str], *, overwrite: bool = Fal
     except OSError as error:
         raise OutputError(f"{folder}: {error.strerror or error}; nothing was written.") from None
     return [str(Path(folder) / name) for name in files]
+
+
+def resolved(path: str | os.PathLike[str]) -> str:
+    """Where a path leads, links followed."""
+    try:
+        return os.path.realpath(path)
+    except OSError as error:  # the folder one is in is gone
+        raise OutputError(f"{os.fspath(path)}: {error.strerror or error}.") from None
 
 
 def check_folder(folder: str, *, overwrite: bool = False, flag: str = "--out") -> None:

@@ -75,8 +75,8 @@ def _ranked(column: Column) -> tuple[Column, int]:
     if column.dtype == np.bool_:
         return column.astype(np.int64), 2
     whole = column.dtype.kind in "bui" and len(column) > 0
-    if whole and column.min() >= 0 and column.max() < _DENSE:
-        known = np.zeros(int(column.max()) + 1, bool)
+    if whole and column.min() >= 0 and (most := int(column.max())) < _DENSE:
+        known = np.zeros(most + 1, bool)
         numbers = column.astype(np.int64, copy=False)
         known[numbers] = True
         return (np.cumsum(known) - 1)[numbers], int(known.sum())
@@ -135,7 +135,6 @@ def cross(columns: dict[str, Column], more: dict[str, Column]) -> tuple[dict[str
     """Every row with every entry of ``more``; also the row each result came from."""
     rows = len(next(iter(columns.values())))
     width = len(next(iter(more.values()), (None,)))
-    index = np.repeat(np.arange(rows), width)
-    wide = {name: column[index] for name, column in columns.items()}
+    wide = {name: np.repeat(column, width) for name, column in columns.items()}
     wide |= {name: np.tile(column, rows) for name, column in more.items()}
-    return wide, index
+    return wide, np.repeat(np.arange(rows), width)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -34,6 +35,9 @@ class Journal:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         except OSError as error:
             raise OutputError(f"{path}: {error.strerror or error}.") from None
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):  # a device may have no end, a pipe no beginning
+            os.close(self._file)
+            raise OutputError(f"{path}: it is not a regular file.")
         self._lock()
         self._end = 0
         self.places = list(self._whole_lines())

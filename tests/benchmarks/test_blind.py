@@ -14,11 +14,11 @@ from astra.validate.runs import Run, read_runs
 from astra.validate.table import published
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-FIRST, SECOND = FOLDER / "blind" / "runs.csv", FOLDER / "blind" / "runs2.csv"
-both = pytest.mark.parametrize("runs", [FIRST, SECOND], ids=["first", "second"])
+FIRST, SECOND, THIRD = (FOLDER / "blind" / f"runs{number}.csv" for number in ("", "2", "3"))
+every = pytest.mark.parametrize("runs", [FIRST, SECOND, THIRD], ids=["first", "second", "third"])
 
 
-@both
+@every
 def test_every_run_is_read(runs: Path) -> None:
     assert [found for found in read_runs(runs) if not isinstance(found, Run)] == []
 
@@ -29,7 +29,7 @@ def what(run: Run) -> tuple[int, int, int, int, float | None]:
     return job.model.layers, job.model.hidden, job.pool.gpus, job.workload.global_batch, run.measured.step_s
 
 
-@both
+@every
 def test_none_is_in_the_table_that_is_fitted_on(runs: Path) -> None:
     ours = {what(run) for run in published() if isinstance(run, Run) and run.measured.step_s}
     assert ours
@@ -47,14 +47,27 @@ def test_the_second_set_has_none_of_the_first_nor_its_places() -> None:
     assert not places[0] & places[1]
 
 
+def test_the_third_set_has_none_of_the_others() -> None:
+    others, third = ([run for run in read_runs(runs) if isinstance(run, Run)] for runs in (FIRST, THIRD))
+    others += [run for run in read_runs(SECOND) if isinstance(run, Run)]
+    seen = {what(run) for run in others if run.measured.step_s}
+    assert [run.id for run in third if what(run) in seen] == []
+
+
 @pytest.mark.parametrize(
-    ("runs", "kept"), [(FIRST, "2026-11-18_blind.json"), (SECOND, "2026-11-18_blind2.json")], ids=["first", "second"]
+    ("runs", "kept", "commit"),
+    [
+        (FIRST, "2026-11-18_blind.json", "7d4e1a2c"),
+        (SECOND, "2026-11-18_blind2.json", "7d4e1a2c"),
+        (THIRD, "2026-11-19_blind3.json", "6b90ebe2"),
+    ],
+    ids=["first", "second", "third"],
 )
-def test_every_run_has_its_first_prediction(runs: Path, kept: str) -> None:
+def test_every_run_has_its_first_prediction(runs: Path, kept: str, commit: str) -> None:
     first = json.loads((FOLDER / "results" / kept).read_text(encoding="utf-8"))
     with runs.open(encoding="utf-8", newline="") as table:
         rows = list(csv.DictReader(table))
-    assert first["commit"] == "7d4e1a2c"
+    assert first["commit"] == commit
     assert [row["id"] for row in rows] == [row["id"] for row in first["rows"]]
     told = Counter(row["notes"].partition("conf=")[2][:1] for row in rows)
     assert set(told) == {"A", "B", "C"}

@@ -18,6 +18,7 @@ from astra.errors import InputError
 from astra.search.world import World
 from astra.spec.request import PlanRequest
 from astra.spec.runtime import EFFECTS, Effect, changed
+from astra.validate.measured import sources
 
 
 def test_every_profile_times_every_kernel() -> None:
@@ -174,3 +175,10 @@ def test_whole_graphs_are_for_experts_in_one_kernel(
     asked = PlanRequest(model=model, gpus=(gpus,), precision=precision, runtime="megatron-bridge")
     found = World.of(asked).job.recipe()
     assert (found["graphs"], found["overlap_ep"]) == (graphs, hides)
+
+
+@pytest.mark.parametrize("name", runtime_names())
+def test_nothing_is_fitted_on_what_reads_like_a_simulators(name: str) -> None:
+    simulated = [source.name for source in sources() if source.simulated]
+    assert simulated
+    assert not [on for on in runtime(name).fitted.values() if any(source in on for source in simulated)]

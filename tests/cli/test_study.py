@@ -111,6 +111,19 @@ def test_what_is_wrong_is_one_sentence(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("plot", "said"), [("who.gif", "a name that ends in"), ("who.png", "resvg-py"), ("none/who.svg", "no folder")]
+)
+@pytest.mark.parametrize("verb", ["fleet", "validate"])
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_work(
+    here: Path, verb: str, plot: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("astra.report.pictures.find_spec", lambda name: None)  # nothing here draws pixels
+    (here / "odd").write_text("neither jobs nor runs")
+    assert main([verb, "odd", "--plot", plot]) == (5 if "/" in plot else 2)
+    assert said in capsys.readouterr().err
+
+
 def test_sweep_writes_a_table_and_a_chart(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["sweep", "plan.json", "--over", "batch=32,64", "--csv", "out.csv", "--plot", "out.svg"]
     assert main(words) == 0

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from astra import api
+from astra.catalog.runtimes import runtime as catalog_runtime
 from astra.cost.effects import clock
 from astra.cost.kernels import GemmSeconds, drained_s, gemm_seconds
 from astra.cost.layers import layers_of
@@ -48,6 +49,30 @@ def test_a_product_by_itself_takes_what_the_kernel_takes() -> None:
     found = gemm_seconds(asked, layers, SameShardings(one))[layer_kinds(asked.model)[0], "qkv"]
     alone = gemm(asked.pool.device, m=product.m, n=product.n, k=product.k, precision="bf16", layout="fwd")
     assert float(found.forward[0]) * clock(asked.runtime) == pytest.approx(float(alone.seconds[0]))
+
+
+@pytest.mark.parametrize("runtime", ["fsdp", "fsdp-liger", "composer", "megatron", "internevo"])
+def test_a_clock_found_on_ampere_is_that_of_gpus_up_to_ampere_alone(runtime: str) -> None:
+    """What was fitted on A100 says nothing of GPUs that run into their power limit: there the general clock holds."""
+    layers: dict[str, list[float]] = {}
+    for gpu in ("A100-80", "H100", "B200"):
+        asked, one = on(gpu), shard(4096)
+        asked = msgspec.structs.replace(asked, runtime=catalog_runtime(runtime))
+        plain = msgspec.structs.replace(asked, runtime=changed(asked.runtime, clock_ampere=0))
+        layers[gpu] = [
+            float(
+                gemm_seconds(each, layers_of(each, one), SameShardings(one))[layer_kinds(each.model)[0], "qkv"].forward[
+                    0
+                ]
+            )
+            for each in (asked, plain)
+        ]
+    early = catalog_runtime(runtime).amount("clock_ampere")
+    assert layers["A100-80"][1] / layers["A100-80"][0] == pytest.approx(
+        (early or clock(asked.runtime)) / clock(asked.runtime)
+    )
+    assert all(layers[gpu][0] == layers[gpu][1] for gpu in ("H100", "B200"))
+    assert (early > 0) == (runtime in ("fsdp", "fsdp-liger", "composer"))
 
 
 def layer_with_experts(asked: Job) -> Layer:

@@ -14,7 +14,7 @@ from astra.spec.job import Job, Words
 from tests.properties.jobs import job
 
 PARAMETERS = 1e9
-HELD = Held(*(np.array([size]) for size in (PARAMETERS, 0.0, PARAMETERS, 0.0, 0.0)))
+HELD = Held(*(np.array([size]) for size in (PARAMETERS, 0.0, PARAMETERS, 0.0, PARAMETERS)))
 
 
 def asked(**work: Any) -> Job:
@@ -85,7 +85,7 @@ def test_gathered_layers() -> None:
 
 def test_what_is_gathered_does_not_ask_whether_it_is_an_experts() -> None:
     half = HELD.dense / 2
-    shared = Held(half, half, half, half, HELD.frozen)
+    shared = Held(half, half, half, half, HELD.layers)
     for zero in (2, 3):
         dense, both = (static_bytes(asked(), held, how(zero, 8), np.array([10.0])) for held in (HELD, shared))
         assert float(both.gathered[0]) == float(dense.gathered[0])
@@ -115,8 +115,7 @@ def test_fp8_weights_beside_or_instead_of_bf16() -> None:
     """Two layouts of a byte each beside two bytes; alone; and one of them where nothing is trained."""
 
     def weights(params: str, task: str) -> float:
-        held = HELD._replace(frozen=np.array([PARAMETERS if task == "lora" else 0.0]))
-        found = static_bytes(asked(precision="fp8", task=task, params=params), held, how(1, 1), np.array([10.0]))
+        found = static_bytes(asked(precision="fp8", task=task, params=params), HELD, how(1, 1), np.array([10.0]))
         return float(found.weights[0]) / PARAMETERS
 
     assert weights("bf16", "pretrain") == 4
@@ -127,6 +126,6 @@ def test_fp8_weights_beside_or_instead_of_bf16() -> None:
 
 def test_an_experts_weights_have_copies_in_fp8_as_others_have() -> None:
     half = HELD.dense / 2
-    for held in (HELD, Held(half, half, half, half, HELD.frozen)):
+    for held in (HELD, Held(half, half, half, half, HELD.layers)):
         found = static_bytes(asked(precision="fp8", params="bf16"), held, how(1, 1), np.array([10.0]))
         assert float(found.weights[0]) == 4 * PARAMETERS

@@ -7,12 +7,15 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import astra
 from astra import api
 from astra.export.base import Launch
+from astra.export.imported import ImportAsked, ImportedLaunch
+from astra.export.imports import read
 from astra.export.reading import from_record, launch_of
 from astra.search.detail import layers_of
 from astra.spec.job import Job
@@ -26,6 +29,14 @@ seen = {{"command": os.path.basename(sys.argv[0]), "argv": sys.argv[1:], "env": 
 with open(os.environ["STAND_IN_LOG"], "w") as log:
     json.dump(seen, log)
 """
+
+
+def import_text(
+    text: str, *, name: str, gpus: int | None = None, parameters: Sequence[str] = (), pick: str | None = None,
+    vocab: int | None = None,
+) -> ImportedLaunch:  # fmt: skip
+    """What the content of a file runs, understood by its name's ending."""
+    return read(text, ImportAsked(name, gpus, tuple(parameters), pick, vocab))
 
 
 class Started(NamedTuple):

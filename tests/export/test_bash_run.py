@@ -10,7 +10,7 @@ import pytest
 
 from astra.errors import InputError
 from astra.export.bash_run import ways
-from astra.export.imports import import_text
+from tests.export.launching import import_text
 
 JOB = "torchrun --nproc-per-node 8 pretrain_gpt.py --micro-batch-size 1 --num-layers 32"
 # Each shows words; bash runs it with a function of that name.

@@ -12,13 +12,13 @@ import pytest
 
 from astra.errors import InputError
 from astra.export.imported import ImportedLaunch
-from astra.export.imports import import_text
 from astra.spec.strategy import Strategy
 from tests.export.constructs import CONSTRUCTS
 from tests.export.corpus import Entry
 from tests.export.corpus_configs import CONFIGS
 from tests.export.corpus_nasty import NASTY
 from tests.export.corpus_scripts import SCRIPTS
+from tests.export.launching import import_text
 
 CORPUS = [*SCRIPTS, *CONFIGS]
 RENAMED = {"batch": "global_batch"}

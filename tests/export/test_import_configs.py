@@ -10,10 +10,10 @@ import pytest
 from astra.errors import InputError
 from astra.export import EXPORTERS
 from astra.export.base import refusals
-from astra.export.imports import import_file, import_text
+from astra.export.imports import import_file
 from astra.export.quoting import yaml
 from astra.export.yaml_reading import parse_yaml
-from tests.export.launching import given
+from tests.export.launching import given, import_text
 
 BRIDGE = {"runtime": "megatron-bridge"}
 BACK: list[tuple[str, str, str, str, str, dict[str, Any]]] = [

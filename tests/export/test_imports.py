@@ -17,7 +17,6 @@ from astra.export.base import Launch, refusals
 from astra.export.bash_values import whole_sum
 from astra.export.import_megatron import layout_layers
 from astra.export.import_megatron_model import pattern_shape
-from astra.export.imports import import_text
 from astra.export.megatron import layout
 from astra.export.megatron_model import expert_pattern
 from astra.layers.kinds import modules_of
@@ -26,7 +25,7 @@ from astra.search.detail import legality
 from astra.spec.job import Job
 from astra.spec.model import MoE
 from astra.spec.strategy import Strategy
-from tests.export.launching import job_of, launched
+from tests.export.launching import import_text, job_of, launched
 from tests.tiers import drawn
 
 FILES = {"megatron": "launch.sh", "torchtitan": "plan.py", "deepspeed": "ds_config.json"}

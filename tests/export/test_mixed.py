@@ -14,12 +14,11 @@ from astra.catalog.clusters import parse_gpus
 from astra.errors import InputError
 from astra.export import EXPORTERS
 from astra.export.base import CannotExport, Mesh, refusals
-from astra.export.imports import import_text
 from astra.export.nearest import nearest_of_file
 from astra.export.reading import from_record
 from astra.spec.mixed import MixedStrategy
 from astra.spec.mixed_text import parse_mixed
-from tests.export.launching import given, job_of, run_script, write
+from tests.export.launching import given, import_text, job_of, run_script, write
 
 MEGATRON, FLAGSCALE = EXPORTERS["megatron"], EXPORTERS["flagscale"]
 

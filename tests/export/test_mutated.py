@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from astra.errors import AstraError
-from astra.export.imports import import_text
 from tests.export.corpus import Entry
+from tests.export.launching import import_text
 from tests.export.test_corpus import CORPUS
 
 MOST_S = 1.0  # of the processor: others may be running

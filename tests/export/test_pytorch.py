@@ -17,13 +17,12 @@ from astra.catalog.models import model, model_names
 from astra.errors import InputError
 from astra.export import EXPORTERS
 from astra.export.base import Launch, refusals, template
-from astra.export.imports import import_text
 from astra.export.pytorch import constants, program, template_names
 from astra.rules.can import unable
 from astra.search.detail import legality
 from astra.spec.strategy import Strategy
 from tests.export.launching import given as planned
-from tests.export.launching import job_of, launched
+from tests.export.launching import import_text, job_of, launched
 from tests.tiers import drawn
 
 TRAINER = EXPORTERS["pytorch"]

@@ -36,6 +36,24 @@ def test_reads_back(record: Record) -> None:
         assert launch.step_s == record["plans"][rank - 1]["estimate"]["step_s"]
 
 
+def test_what_a_plan_warns_of_is_in_its_readme() -> None:
+    """Advice on the strategy, and what is doubted of its figures."""
+    plans = astra.plan("qwen3-30b-a3b", gpus="8xH100", batch=128, fix=["zero=3", "ep=1"], top=1)
+    warned = plans.best.estimate.warnings
+    assert len(warned) > 1
+    readme = EXPORTERS["megatron"].files(from_record(json.loads(plans.to_json()))[0])["README.md"].replace("\\", "")
+    for warning in warned:
+        assert f"> {warning}\n" in readme
+
+
+@pytest.mark.parametrize("said", ["slow", [1], {"a": "b"}])
+def test_warnings_that_are_no_sentences(record: Record, said: object) -> None:
+    edited = copy.deepcopy(record)
+    edited["plans"][0]["estimate"]["warnings"] = said
+    with pytest.raises(InputError, match="a list of sentences"):
+        from_record(edited)
+
+
 @pytest.fixture(scope="module")
 def own(record: Record) -> Record:
     """The same plan, of a model and GPUs that no catalog has."""

@@ -156,3 +156,21 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         assert len(target.read_text().split()) == 20000
     write_folder(str(folder), dict.fromkeys("abcdef", "last\n"), overwrite=True)
     assert held(folder) == dict.fromkeys("abcdef", "last\n")
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="elsewhere nobody takes the folder away that one is in"
+)
+def test_the_folder_one_is_in_may_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for write in (
+        lambda: write_file("a.json", ""),
+        lambda: write_folder("a", FILES),
+        lambda: output.check_destination("a"),
+    ):
+        with pytest.raises(OutputError, match="No such file"):
+            write()
+    write_file(tmp_path / "a.json", "")

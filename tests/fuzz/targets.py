@@ -21,7 +21,6 @@ from astra.catalog.prices import parse_prices, to_csv
 from astra.catalog.prices_import import import_prices
 from astra.catalog.requests import read_request_file, write_request
 from astra.errors import AstraError, InputError
-from astra.export.imports import import_text
 from astra.export.reading import from_record, plan_of_choice, read_record, read_rented
 from astra.files import parse_json
 from astra.layers import weights
@@ -37,6 +36,7 @@ from astra.spec.request import FIELDS, read_request, tokens_of
 from astra.spec.strategy import parse_strategy
 from astra.units import parse_count, parse_seconds, whole_count
 from astra.validate.runs import Skipped, read_runs
+from tests.export.launching import import_text
 from tests.files.odd import PRICES, PROFILED, SKYPILOT
 from tests.fuzz import seeds
 from tests.fuzz.seeds import both, odd, texts

@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from astra.answer import StageEstimate
@@ -20,13 +21,13 @@ from astra.units import GIB
 from astra.validate.replay import replay
 from astra.validate.score import Errors, errors_of
 from astra.validate.table import published
-from tools.check_rehearsal import job_of, read_rows
+from tools.check_rehearsal import job_of, kernel_seconds, measured_of, read_rows
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 REHEARSED = ("rehearsal", "rehearsal-unseen", "rehearsal-last")
 # Mean and worst error of all rows: peak memory, and the compute of a step.
 MEMORY = {"rehearsal": (0.0056, 0.044), "rehearsal-unseen": (0.0073, 0.044), "rehearsal-last": (0.0062, 0.047)}
-COMPUTE = {"rehearsal": (0.0557, 0.211), "rehearsal-unseen": (0.0710, 0.363), "rehearsal-last": (0.0546, 0.272)}
+COMPUTE = {"rehearsal": (0.0554, 0.206), "rehearsal-unseen": (0.0700, 0.346), "rehearsal-last": (0.0531, 0.263)}
 # Mean and median error of the step; runs scored.
 SOURCES = {"dgxc": (0.0385, 0.033, 126), "mosaic": (0.0415, 0.0280, 223)}
 
@@ -77,7 +78,7 @@ def test_compute_of_rehearsed_ranks(name: str) -> None:
     mean, worst = COMPUTE[name]
     assert found.mean <= mean
     assert found.worst <= worst
-    assert abs(found.bias) <= 0.011
+    assert abs(found.bias) <= 0.02  # 0.011 while products of routers, told too quick, made up for hosts, told too slow
 
 
 @pytest.mark.parametrize("name", REHEARSED)
@@ -162,8 +163,31 @@ def test_times_of_few_and_many_experts_on_a_rank() -> None:
         for row, stage in rehearsed("rehearsal-held-experts", "2026-11-19")
     )
     assert found is not None
-    assert found.mean <= 0.0375
-    assert found.worst <= 0.1255
+    assert found.mean <= 0.0346
+    assert found.worst <= 0.1205
+
+
+# Mean error of kernels over the ranks that ran: matrix products, attention.
+KERNELS = {
+    ("rehearsal-held-experts", "2026-11-19"): (0.0265, 0.043),  # routers in fp32, experts of uneven sizes
+    ("rehearsal-unseen", "2026-11-15"): (0.024, 0.048),
+    ("rehearsal-torchtitan", "2026-11-17"): (0.0335, 0.043),
+    ("rehearsal-transformers", "2026-11-17"): (0.0275, 0.067),
+}
+
+
+@pytest.mark.parametrize(("name", "date"), KERNELS)
+def test_kernels_of_rehearsed_ranks(name: str, date: str) -> None:
+    """One clock for every framework: no constant of it is a runtime's."""
+    rows, device = read_rows(RESULTS / f"{date}_{name}_h200.json")
+    sizes: dict[str, list[float]] = {"gemm": [], "attention": []}
+    for row in (row for row in rows if not row["oom"]):
+        job, strategy = job_of(row, device)
+        predicted, measured = kernel_seconds(job, strategy, row["stage"]), measured_of(row)
+        for kind, errors in sizes.items():
+            errors.append(abs(predicted[kind] / measured[kind] - 1))
+    for errors, most in zip(sizes.values(), KERNELS[name, date], strict=True):
+        assert np.mean(errors) <= most
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -95,6 +95,26 @@ def test_ranks_that_share_frozen_weights_hold_them_once(runtime: str, precision:
     assert memory["weights"] * GIB * 8 == pytest.approx(nbytes * LLAMA_2_7B, abs=nbytes * states / 8 + 1)
 
 
+@pytest.mark.parametrize(("precision", "scale"), [("fp8-tensorwise", 0.0), ("mxfp8", 1 / 32)])
+def test_fp8_copies_the_weights_of_layers_alone(precision: str, scale: float) -> None:
+    """Twice a byte and its scale; the table of the vocabulary and the head are not quantised."""
+    asked = {"gpus": "8xB200", "runtime": "megatron"}
+    words = "dp8 mbs1 zero1 params=bf16"
+    half, low = (told("llama-2-7b", words, **asked, precision=each) for each in ("bf16", precision))
+    layers = LLAMA_2_7B - 2 * 32000 * 4096 - 4096
+    more_gib = low.stages[0].memory["weights"] - half.stages[0].memory["weights"]
+    assert more_gib * GIB == pytest.approx(2 * (1 + scale) * layers, rel=1e-9)
+
+
+@pytest.mark.parametrize(("model", "words"), [("t5-11b", "dp16 mbs4 zero3"), ("llama-2-7b", "dp16 mbs1 zero3")])
+def test_no_kind_of_memory_is_less_than_nothing(model: str, words: str) -> None:
+    """Where the only micro-batch's activations are all there, gradients are not yet."""
+    found = told(model, words, gpus="16xH100", runtime="fsdp", batch=64 if model == "t5-11b" else 16, seq=512)
+    for memory in (stage.memory for stage in found.stages):
+        assert min(memory.values()) >= 0
+        assert sum(memory.values()) == pytest.approx(found.stages[0].peak_allocated_gib)
+
+
 def test_tensor_parallel_ranks_hold_their_share() -> None:
     """All ranks together hold the model once, and the norms, which are copied, on each."""
     copied = 65 * 4096  # two norms in each of 32 layers and the last

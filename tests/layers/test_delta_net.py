@@ -14,7 +14,6 @@ from astra.catalog.models import model
 from astra.catalog.runtimes import runtime, runtime_names
 from astra.errors import InputError
 from astra.export import EXPORTERS
-from astra.export.imports import import_text
 from astra.export.reading import from_record
 from astra.layers import blocks, ends
 from astra.layers.block import LayerKind
@@ -25,6 +24,7 @@ from astra.rules.can import unable
 from astra.spec.model import DeltaNet, ModelSpec, StateSpace
 from astra.spec.strategy import parse_strategy
 from astra.spec.workload import Workload
+from tests.export.launching import import_text
 from tests.layers.test_operators import shard
 from tests.layers.test_state_space import flops
 from tests.oracle.requests import model as tiny

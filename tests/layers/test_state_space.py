@@ -13,7 +13,6 @@ from astra.axes import AXES
 from astra.catalog.models import model
 from astra.errors import InputError
 from astra.export import EXPORTERS
-from astra.export.imports import import_text
 from astra.export.reading import from_record
 from astra.layers import blocks, ends
 from astra.layers.block import LayerKind
@@ -24,6 +23,7 @@ from astra.layers.weights import count, forward_flops_per_token, layer_matmul_pa
 from astra.rules.can import unable
 from astra.spec.model import ModelSpec, MoE, StateSpace
 from astra.spec.workload import Workload
+from tests.export.launching import import_text
 from tests.layers.test_operators import shard
 from tests.oracle.requests import model as tiny
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astra.operators.gemm import FEATURES, Shapes, activate, features, log_effective_flops
+from astra.operators.gemm import FEATURES, TILES, Shapes, activate, features, log_effective_flops
 
 HIDDEN = 12
 SIZES = st.integers(1, 100_000)
@@ -19,7 +20,9 @@ def column(*values: float) -> Shapes:
 @given(st.tuples(SIZES, SIZES, SIZES, st.integers(1, 64)), st.integers(0, 3), st.floats(1.0, 9.0), st.integers(1, 200))
 def test_no_feature_falls_as_a_size_grows(sizes: tuple[int, int, int, int], grown: int, times: float, sms: int) -> None:
     larger = [float(np.ceil(size * times)) if index == grown else float(size) for index, size in enumerate(sizes)]
-    assert np.all(features(column(*larger), sms) >= features(column(*map(float, sizes)), sms) - 1e-12)
+    for routed in (False, True):
+        before, after = (features(column(*map(float, some)), sms, routed=routed) for some in (sizes, larger))
+        assert np.all(after >= before - 1e-12)
 
 
 @given(st.integers(0, 1000), st.tuples(SIZES, SIZES, SIZES), st.integers(0, 2), st.floats(1.0, 9.0))
@@ -50,3 +53,17 @@ def test_units_rise() -> None:
 def test_full_waves_do_not_depend_on_how_many_multiprocessors_share_them() -> None:
     sizes = column(128.0 * 60, 256.0 * 66, 4096.0, 1.0)
     np.testing.assert_allclose(features(sizes, 132)[7], features(sizes, 66)[7])
+
+
+@pytest.mark.parametrize("tokens", [16, 512, 1000, 3 * 1024])
+@pytest.mark.parametrize("tall", [64, 128, 256])
+def test_tiles_of_experts_are_those_of_tokens_sent_by_chance(tokens: int, tall: int) -> None:
+    """Counted: tokens drawn one by one among 64 experts, and the tiles that cover each expert's."""
+    groups, wide, sms = 64, 256, 1
+    drawn = np.random.default_rng(7).multinomial(groups * tokens, np.full(groups, 1 / groups), size=400)
+    counted = np.ceil(drawn / tall).sum(axis=1).mean()
+    shapes = column(float(tokens), float(wide), 1024.0, float(groups))
+    place = 7 + TILES.index((tall, wide))
+    told, exact = (2 ** features(shapes, sms, routed=each)[place, 0] / (tall * wide) for each in (True, False))
+    assert told == pytest.approx(counted, rel=0.08)
+    assert abs(told - counted) <= abs(exact - counted) + 0.02 * counted

@@ -16,7 +16,7 @@ import numpy as np
 from astra.columns import FIELDS
 from astra.layers import weights as weights_of
 from astra.layers.kinds import layer_kinds
-from astra.layers.split import ALIKE, layer_work, weighted
+from astra.layers.split import EVEN_WORK, layer_work, weighted
 from astra.rules.can import rules_of
 from astra.rules.names import ALIASES, DERIVED, Names, facts_of
 from astra.rules.restrictions import Restrictions
@@ -117,7 +117,7 @@ class Oracle:
     def by_work(self, stages: int) -> list[tuple[int, ...]]:
         """As balanced, where kinds of layer differ in work or images come first: of equals the one the search takes."""
         work, front, back = layer_work(self.job.model, self.job.workload.span)
-        alike = front == 0 and max(work) <= ALIKE * min(work)
+        alike = front == 0 and max(work) <= EVEN_WORK * min(work)
         return [] if stages == 1 or stages > len(work) or alike else [weighted(work, stages, front, back)]
 
     def recomputes(self, pp: int, vp: int) -> list[Row]:

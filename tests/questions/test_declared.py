@@ -33,6 +33,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "two of a name": ({"fleets": ["8xH100", "8xH100"]}, "a name for each setting"),
     "no GPUs": ({"fleets": None}, "fleets: wanted the fleets to plan"),
     "a field of two axes": ({"goals": [{"batch": 8}]}, "workloads and goals both say it"),
+    "a restriction of all": ({"request": {"fix": ["tpp=8"]}}, "request: --fix: got 'tpp'"),
+    "a runtime of all": ({"request": {"runtime": "megatrn"}}, "Did you mean megatron"),
+    "a node of other GPUs": ({"fleets": ["8xA100-80"], "request": {"node": "dgx-h100"}}, "fleets.8xA100-80: node"),
+    "a node of several pools": ({"request": {"node": "dgx-h100"}}, "64xH100@node for each pool"),
     "a runtime": ({"models": [{"model": "llama-2-7b", "runtime": "megatrn"}]}, "Did you mean megatron"),
     "a hidden name": ({"workloads": {"a\u202eb": {"batch": 8}}}, "workloads"),
 }  # fmt: skip
@@ -73,6 +77,19 @@ def test_every_combination_is_a_question_of_its_own() -> None:
     assert (first.model, first.gpus, first.batch, first.money.market) == ("llama-2-7b", ("8xH100",), 64, "on-demand")
     assert (last.model, last.gpus, last.batch) == ("llama-3-8b", ("8xH100", "8xA100-80"), 8)
     assert (last.money.market, last.tokens, last.top) == ("spot", 10e9, 2)
+
+
+def test_a_node_of_all_is_that_of_the_fleets_which_name_none(tmp_path: Path) -> None:
+    """Unless they are a file, or what is shared names GPUs of its own."""
+    (tmp_path / "mine.toml").write_text('[[pool]]\ncount = 8\ngpu = "H100-SXM5-80GB"\nnode = "dgx-h100"\n')
+    other = "coreweave-hgx-h100"
+    fleets = ["8xH100", {"gpus": "16xH100", "node": other}, str(tmp_path / "mine.toml")]
+    shared = {"node": "runpod-pod-h100", "tokens": "1B"}
+    few = {"models": ["llama-2-7b"], "workloads": [{"batch": 64}], "prices": ["spot"]}
+    nodes = [question.request.node for question in asked(study(**few, fleets=fleets, request=shared))]
+    assert nodes == ["runpod-pod-h100", other, None]
+    theirs = asked(study(**few, fleets=fleets[:2], request={**shared, "gpus": "4xA100-80", "node": "dgx-a100"}))
+    assert [question.request.node for question in theirs] == [None, other]
 
 
 def test_keys_do_not_depend_on_names_or_order() -> None:

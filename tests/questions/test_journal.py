@@ -74,3 +74,15 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
         assert "another process is writing in it" in done.stderr
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes and devices are POSIX's")
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_has_no_beginning_or_no_end_is_no_journal(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/null")
+    with pytest.raises(OutputError, match="not a regular file"):
+        Journal(str(path))

@@ -23,9 +23,10 @@ import astra
 from astra.answer import Estimate
 from astra.catalog.hardware import device
 from astra.columns import from_strategy
-from astra.errors import AstraError, NoFeasiblePlan, visible_lines
+from astra.errors import AstraError, NoCoverage, NoFeasiblePlan, visible_lines
 from astra.export.reading import from_record
 from astra.layers.kinds import layer_kinds
+from astra.search.attempts import LEAST_BETTER
 from astra.search.detail import estimate, legality
 from astra.search.space import chunk_counts
 from astra.search.world import World
@@ -230,7 +231,9 @@ def _limits(case: Case) -> int:
     return len(record["plans"])
 
 
-_OF_FLEETS: Final = ("counts", "node_lost", "by_runtime", "worth", "launchable", "baseline", "local_steps")
+_OF_FLEETS: Final = (
+    "counts", "node_lost", "by_runtime", "worth", "launchable", "baseline", "local_steps", "time_budget",
+)  # fmt: skip
 
 
 def _no_pool_alone_is_better(case: Case) -> int:
@@ -245,7 +248,7 @@ def _no_pool_alone_is_better(case: Case) -> int:
             continue  # it is left idle
         try:
             own = json.loads(astra.plan(**(asked | {"gpus": [pool]})).to_json())
-        except NoFeasiblePlan:
+        except (NoFeasiblePlan, NoCoverage):  # it has no plan, or none of measured figures
             continue
         alone_s = min(case.ranked_s(plan["estimate"]) for plan in own["plans"])
         assert fleet_s <= alone_s * (1 + SLACK), f"{pool} alone is better: {alone_s} under {fleet_s}"
@@ -310,12 +313,18 @@ def _unbeaten(case: Case) -> int:
 
 def held(case: Case, others: Sequence[Estimate]) -> None:
     """None of some strategies is better than the plan."""
-    best_s = case.ranked_s(case.record["plans"][0]["estimate"])
+    first = case.record["plans"][0]
+    best, best_s = parse_strategy(first["strategy"]), case.ranked_s(first["estimate"])
     for result in others:
-        exact = _searched(case.world.job, parse_strategy(result.strategy))
-        other_s = case.ranked_s(msgspec.to_builtins(result))
-        beaten = result.fits and other_s < best_s * (1 - (SLACK if exact else POLISHED))
+        strategy, other_s = parse_strategy(result.strategy), case.ranked_s(msgspec.to_builtins(result))
+        beaten = result.fits and other_s < best_s * (1 - _may_lose(case.world.job, best, strategy))
         assert not beaten, f"{result.strategy} is better than the plan: {other_s} under {best_s}"
+
+
+def _may_lose(job: Job, best: Strategy, other: Strategy) -> float:
+    """What a plan may lose to another, as a share: for having fewer chunks, and to what is polished."""
+    slack = LEAST_BETTER if other.vp > best.vp else SLACK
+    return slack if _searched(job, other) else POLISHED
 
 
 def _usual(job: Job, strategy: Strategy | None) -> Strategy | None:
@@ -376,8 +385,10 @@ def _narrower(case: Case) -> int:
         narrower = json.loads(astra.plan(**asked | limits | {"top": 1}).to_json())
     except AstraError:
         return 0  # none is left, or it says nothing
-    free_s, bound_s = (case.ranked_s(answer["plans"][0]["estimate"]) for answer in (case.record, narrower))
-    assert free_s <= bound_s * (1 + SLACK), f"{limits} made it quicker: {bound_s} under {free_s}"
+    firsts = [answer["plans"][0] for answer in (case.record, narrower)]
+    free_s, bound_s = (case.ranked_s(first["estimate"]) for first in firsts)
+    slack = _may_lose(case.world.job, *(parse_strategy(first["strategy"]) for first in firsts))
+    assert free_s <= bound_s * (1 + slack), f"{limits} made it quicker: {bound_s} under {free_s}"
     return 1
 
 

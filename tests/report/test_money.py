@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 import astra
-from astra.answer import Baseline, Cost, PriceTag, Range, Restarts
+from astra.answer import NEVER_ENDS, Baseline, Cost, PriceTag, Range, Restarts
 from astra.answer_money import Afforded, AffordReport
+from astra.money import rates
 from astra.report import money
 from astra.report.drawing import SCREEN_LINES, scatter
 from astra.units import show_dollars
@@ -50,6 +55,24 @@ def test_the_bill_has_both_figures_and_the_source() -> None:
     assert "Failures: some paper." in text
     assert "Acme box on-demand: $2.50 per GPU and hour, 2026-11-01 (acme.example)." in text
     assert money.bill_sentences(records.estimate()) == []
+
+
+def test_the_shortest_time_between_failures_gives_no_warning_of_numpy() -> None:
+    assert rates.best_interval_s(1.0, 1e-300) == 1e-300
+
+
+@pytest.mark.parametrize("gpus", ["8xA100-80", ["8xA100-80", "8xH100"]])
+def test_a_run_that_restarts_for_ever_is_not_billed_as_if_nothing_failed(gpus: str | list[str]) -> None:
+    """Every interruption takes longer to recover from than the time to the next."""
+    asked: dict[str, Any] = {"gpus": gpus, "batch": 64, "tokens": "1B", "fix": ["pp=1", "recompute=none"], "top": 1}
+    often = astra.plan("llama-3.2-1b", **asked, money={"preemptions_per_node_day": 1e6})
+    assert NEVER_ENDS in often.best.estimate.warnings
+    assert "with restarts it would not end" in " ".join(str(often).split())
+    assert "with restarts it would not end" in " ".join(often.draw(100, full=True).split())
+    rarely = astra.plan("llama-3.2-1b", **asked, money={"preemptions_per_node_day": 1})
+    assert NEVER_ENDS not in rarely.best.estimate.warnings
+    without = astra.plan("llama-3.2-1b", **asked, money={"preemptions_per_node_day": 1e6, "goodput": "off"})
+    assert NEVER_ENDS not in without.best.estimate.warnings
 
 
 def test_no_figure_is_cut_off_on_a_narrow_page() -> None:

@@ -13,7 +13,9 @@ from astra.catalog.runtimes import runtime_names
 from astra.cost.timed import PartTable
 from astra.rules.restrictions import Restrictions
 from astra.search import bounds
+from astra.search.attempts import Attempt, alternatives, roomiest
 from astra.search.space import Space
+from astra.search.words import settled
 
 CASES: list[tuple[str, str, int, int, dict[str, Any]]] = [
     ("llama-3-8b", "32xH100", 96, 65536, {}),  # sequences that must be cut
@@ -72,3 +74,30 @@ def test_plans_do_not_depend_on_who_is_timed_first(model: str, monkeypatch: pyte
     again = [(plan.strategy, plan.estimate.step_s) for plan in astra.plan(**request).plans]
     assert [name for name, _ in again] == [name for name, _ in told]
     assert [step_s for _, step_s in again] == pytest.approx([step_s for _, step_s in told], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "runtime"),
+    [
+        ("mixtral-8x7b", "48xH100", "megatron"),
+        ("qwen3-30b-a3b", "64xH800", "megatron"),
+        ("deepseek-v2-lite", "32xH100", "megatron-bridge"),
+    ],
+)
+def test_a_slower_search_looks_at_all_that_may_come_below(model: str, gpus: str, runtime: str) -> None:
+    """Of the grids that split experts, those that sending once bounds below a limit, each by its own."""
+    job = make_job(model, gpus=gpus, batch=96, seq=4096, runtime=runtime)
+    first = Attempt(roomiest(settled(job, Restrictions()), Restrictions()), Restrictions())
+    (other,) = (each for each in alternatives(first) if each.slower)
+    quick, slow = (bounds.Grids(each.job, each.restrictions) for each in (first, other))
+    every = np.arange(len(slow.space.strategies))
+    own_s = bounds.grid_bound_s(slow.job, slow.space, slow.parts_of(every), every)
+    for limit_s in np.quantile(own_s, (0.05, 0.5, 1.0)).tolist():
+        rows, bound_s = slow.open_in(quick, limit_s)
+        assert (bound_s <= own_s[rows] * (1 + 1e-9)).all()
+        assert {*np.flatnonzero(own_s < limit_s).tolist()} <= {*rows.tolist()}
+        if limit_s == np.quantile(own_s, 0.05):
+            assert len(rows) < len(every)
+    places = np.flatnonzero(quick.space.grids["ep"] > 1)
+    for name in ("tp", "pp", "dp", "cp", "ep", "etp", "mbs", "sp"):
+        assert (quick.space.grids[name][places] == slow.space.grids[name]).all()

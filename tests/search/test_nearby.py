@@ -33,7 +33,7 @@ def proven(model: str, remark: Nearby, fix: tuple[str, ...] = ()) -> None:
     assert found.best.estimate.step_s == pytest.approx(remark.step_s, rel=1e-9)
 
 
-@pytest.mark.parametrize(("gpus", "batch", "least"), [(24, 512, 0.04), (104, 1024, 0.2)])
+@pytest.mark.parametrize(("gpus", "batch", "least"), [(24, 512, 0.04), (104, 1024, 0.2), (96, 32, 0.3)])
 def test_a_better_batch_is_told_with_the_figures_that_planning_it_gives(gpus: int, batch: int, least: float) -> None:
     answer = astra.plan("llama-3-8b", gpus=f"{gpus}xH100", batch=batch)
     (remark,) = answer.nearby
@@ -115,13 +115,23 @@ def test_numbers_that_divide_need_no_remark(gpus: int, batch: int) -> None:
         assert astra.plan("llama-3-8b", gpus=f"{gpus}xH100", batch=batch, top=1).nearby == []
 
 
+def test_fewer_samples_than_gpus_divide_only_if_the_rest_is_a_power_of_two() -> None:
+    assert divides(96, 48)
+    assert not divides(96, 32)  # three GPUs a sample: no pipeline of several chunks takes its micro-batches in rounds
+    (remark,) = astra.plan("llama-2-70b", gpus="100000xH100", batch=20_000).nearby
+    assert (remark.gpus, remark.batch) == (100_000, 18_750)
+    assert remark.gain is not None
+    assert remark.gain > 0.1
+
+
 @given(st.integers(1, 200_000), st.integers(1, 10_000_000), st.sampled_from([1, 4, 8, 16]))
 def test_numbers_looked_at_are_few_near_and_share_more(gpus: int, batch: int, node: int) -> None:
-    asked = Other(gpus, batch)
+    asked, odd = Other(gpus, batch), gpus // (gpus & -gpus)
     others = [*nearby.batches(asked), *nearby.counts(asked, min(node, gpus))]
     assert len(others) <= 6
     for other in others:
-        assert gcd(*other) > gcd(*asked)
+        more_of_odd = other.gpus == gpus and gcd(other.batch, odd) > gcd(batch, odd)
+        assert gcd(*other) > gcd(*asked) or more_of_odd
         assert abs(other.batch - batch) <= batch / 8
         assert 0.95 * gpus <= other.gpus <= gpus
         assert other.gpus == gpus or other.gpus % min(node, gpus) == 0

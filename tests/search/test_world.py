@@ -286,3 +286,11 @@ def test_fp8_is_still_refused_where_the_runtime_has_none() -> None:
 def test_what_is_of_several_pools_is_refused_for_one(asked: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="several pools"):
         astra.plan("gpt2", gpus="8xH100", batch=16, **asked)
+
+
+@pytest.mark.parametrize("gpus", [["8xH100"], ["4xA800", "4xB200"]])
+@pytest.mark.parametrize("money", [{"providers": ["Nobody"]}, {"regions": ["atlantis"]}, {"prices": "no such file"}])
+def test_sellers_places_and_lists_that_nobody_knows_are_refused(gpus: list[str], money: dict[str, Any]) -> None:
+    """Also where no bill is asked for."""
+    with pytest.raises(InputError, match=next(iter(money))):
+        astra.plan("gpt-2-xl", gpus=gpus, batch=8, seq=1024, money=money)

@@ -120,6 +120,8 @@ def test_phrases(text: str, kind: str | None, gigabits: float | None) -> None:
         ("400Gb/s InfiniBand", "dgx-h100", 8 * 400),
         ("100 Gb/s InfiniBand", "dgx-a100", 100),  # a network of the whole node
         ("NVL72 + CX-8 800G", "dgx-b300", 8 * 800),
+        ("EDR", "dgx-1v-16gb", 4 * 100),  # what such a node has
+        ("InfiniBand 100Gb/s (EDR)", "dgx-1v-16gb", 100),  # whose GPUs share ports: all that is told of the node
     ],
 )
 def test_a_generation_alone_is_a_port_for_each_gpu(text: str, node: str, gigabits: float) -> None:

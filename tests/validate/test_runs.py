@@ -700,6 +700,55 @@ def test_the_dispatcher_of_a_release(release: str, where: dict[str, str], dispat
     assert (found.dispatch, "ep" in found.overlap) == (dispatch, hidden)
 
 
+@pytest.mark.parametrize(
+    ("notes", "dispatch"),
+    [
+        ("all-to-all dispatcher", "alltoall"),
+        ("plain all-to-all", "alltoall"),
+        ("DeepEP", "deepep"),
+        ("HybridEP; force-balanced", "hybridep"),
+        ("sequence parallelism is by all-to-all of heads", "hybridep"),  # nothing of experts
+        ("", "hybridep"),
+    ],
+)
+def test_a_stated_dispatcher_goes_before_the_recipes(notes: str, dispatch: str) -> None:
+    assert run(**EXPERTS, notes=notes).strategy.dispatch == dispatch
+    assert run(**{**EXPERTS, "ep": "1"}, notes=notes).strategy.dispatch == "alltoall"
+
+
+@pytest.mark.parametrize(
+    ("framework", "notes", "runtime"),
+    [
+        ("transformers", "no compile", "fsdp-eager"),
+        ("transformers", "no compile; Liger kernels", "fsdp-liger"),
+        ("lightning", "fused kernels of its own; no compile", "fsdp-fused"),
+        ("fsdp2", "layers of Transformer Engine", "fsdp-fused"),
+        ("fsdp2", "layers of Transformer Engine; compiled with torch.compile", "pytorch"),
+        ("unsloth", "", "fsdp-fused"),
+        ("torchtitan", "layers of Transformer Engine; no compile", "torchtitan"),
+        ("torchtitan", "no compile", "torchtitan-eager"),
+        ("llm-foundry", "fused kernels", "composer"),
+    ],
+)
+def test_whose_kernels_run_uncompiled(framework: str, notes: str, runtime: str) -> None:
+    found = run(framework=framework, notes=notes, tp="1", pp="1", dp="16", zero_stage_or_dist_opt="zero3")
+    assert found.job.runtime.name == runtime
+
+
+@pytest.mark.parametrize(
+    ("notes", "of"),
+    [
+        ("", "device"),
+        ("max_memory_allocated", "most"),
+        ("max allocated in MB", "most"),
+        ("max_memory_reserved of rank 0", "first reserved"),
+        ("nvidia-smi, not max allocated", "device"),
+    ],
+)
+def test_who_counted_memory_where_a_run_says_so(notes: str, of: str) -> None:
+    assert run(framework="deepspeed", notes=notes).measured.peak_of == of
+
+
 def test_exchanges_that_notes_say_are_hidden() -> None:
     plain = {**EXPERTS, "framework_version_or_date": "NeMo 26.02.01"}
     assert "ep" not in run(**plain).strategy.overlap

@@ -75,10 +75,6 @@ def _shape(kind: ModelType, keys: Keys) -> Fields:
     return frame | _READERS[kind.reader](keys, frame)
 
 
-def _windowed(keys: Keys, _: Fields) -> Fields:
-    return every_layer(keys.optional("sliding_window"))
-
-
 def _mistral(keys: Keys, _: Fields) -> Fields:
     return every_layer(keys.optional("sliding_window") if keys.has("sliding_window") else 4096)
 
@@ -158,18 +154,19 @@ def _routed(keys: Keys, *, score: str) -> MoE:
     )
 
 
-def _gemma2(keys: Keys, _: Fields) -> Fields:
-    return pattern_of(keys, keys.size("sliding_window", default=4096), every=2, word="sliding_attention")
-
-
 def _gemma3(keys: Keys, _: Fields) -> Fields:
     keys.only("use_bidirectional_attention", False, "a model that predicts the next token")
     every = keys.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    return pattern_of(keys, keys.size("sliding_window", default=4096), every=every, word="sliding_attention")
+    return _sliding(keys, 4096, every)
+
+
+def _sliding(keys: Keys, window: int, every: int = 2) -> Fields:
+    """A window in all layers but the last of each few."""
+    return pattern_of(keys, keys.size("sliding_window", default=window), every=every, word="sliding_attention")
 
 
 def _gpt_oss(keys: Keys, frame: Fields) -> Fields:
-    pattern = pattern_of(keys, keys.size("sliding_window", default=128), every=2, word="sliding_attention")
+    pattern = _sliding(keys, 128)
     experts, topk = keys.size("num_local_experts"), topk_of(keys)
     return pattern | {"moe": MoE(experts=experts, topk=topk, ffn=frame["ffn"], router_bias=True, expert_bias=True)}
 
@@ -276,8 +273,9 @@ def _text_of(model_type: str, keys: Keys) -> Keys:
 
 
 _READERS: Final[Mapping[str, Callable[[Keys, Fields], Fields]]] = {
-    "": lambda keys, frame: {}, "deepseek": _deepseek, "gemma2": _gemma2, "gemma3": _gemma3, "glm4_moe": _glm4_moe,
+    "": lambda keys, frame: {}, "deepseek": _deepseek, "gemma2": lambda keys, _: _sliding(keys, 4096),
+    "gemma3": _gemma3, "glm4_moe": _glm4_moe,
     "gpt_oss": _gpt_oss, "llama4": _llama4, "minimax_m2": _minimax_m2, "mistral": _mistral, "mixtral": _mixtral,
     "qwen": _qwen, "qwen2_moe": _qwen2_moe, "qwen3_hybrid": _qwen3_hybrid, "qwen3_hybrid_dense": _qwen3_hybrid_dense,
-    "qwen3_moe": _qwen3_moe, "windowed": _windowed, **CLASSIC,
+    "qwen3_moe": _qwen3_moe, "windowed": lambda keys, _: every_layer(keys.optional("sliding_window")), **CLASSIC,
 }  # fmt: skip

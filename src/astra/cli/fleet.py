@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from astra.cli import options, output
 from astra.cli.output import VerbAnswer
-from astra.errors import InputError
 
 if TYPE_CHECKING:
     from astra.sharing.records import FleetReport
@@ -66,9 +65,7 @@ def run(args: argparse.Namespace) -> VerbAnswer:
         return engine_of("local", args.workers, None)
 
     output.check_page(args.page)
-    if args.plot is not None and not args.plot.lower().endswith(_PLOTS):
-        raise InputError("--plot", args.plot, want=f"a name that ends in {' or '.join(_PLOTS)}")
-    output.check_destination(args.plot)
+    output.check_plot(args.plot, _PLOTS)
     sharing = read_sharing(args.jobs, args.goal)
     report = followed(lambda bar: share(sharing, engine, bar or (lambda fraction: None)), "planning jobs")
     if args.plot is not None:

@@ -124,7 +124,9 @@ def check_destination(path: str | None) -> None:
         return
     if path in ("", "-"):
         raise InputError("--out", path, want="a file name", fix="--json prints the record on standard output.")
-    target = os.path.realpath(path)
+    from astra.atomic import resolved  # noqa: PLC0415
+
+    target = resolved(path)
     folder = os.path.dirname(target)
     if os.path.isdir(target):
         raise OutputError(f"{path} is a folder; give a file name inside it.")
@@ -136,21 +138,28 @@ def check_destination(path: str | None) -> None:
 
 def check_page(path: str | None) -> None:
     """Say before the work is done when a page cannot be written there."""
-    if path is not None and not path.lower().endswith((".html", ".htm")):
-        raise InputError("--report", path, want="a name that ends in .html")
-    check_destination(path)
+    _check_named("--report", path, (".html", ".htm"))
 
 
 def check_files(args: argparse.Namespace) -> None:
     """Say before the work is done when rows or a picture cannot be written there."""
-    for flag, path, endings in (("--csv", args.csv, (".csv",)), ("--plot", args.plot, PLOTS)):
-        if path is not None and not path.lower().endswith(endings):
-            raise InputError(flag, path, want=f"a name that ends in {' or '.join(endings)}")
-        check_destination(path)
-    if args.plot is not None and args.plot.lower().endswith(".png"):
+    _check_named("--csv", args.csv, (".csv",))
+    check_plot(args.plot)
+
+
+def check_plot(path: str | None, endings: tuple[str, ...] = PLOTS) -> None:
+    """Say before the work is done when a picture cannot be drawn, or written there."""
+    _check_named("--plot", path, endings)
+    if path is not None and path.lower().endswith(".png"):
         from astra.report.pictures import check_png  # noqa: PLC0415
 
         check_png("--plot")
+
+
+def _check_named(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
+    if path is not None and not path.lower().endswith(endings):
+        raise InputError(flag, path, want=f"a name that ends in {' or '.join(endings)}")
+    check_destination(path)
 
 
 def write_files(args: argparse.Namespace, answer: Table) -> None:

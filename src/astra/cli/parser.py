@@ -10,7 +10,7 @@ from keyword import iskeyword
 from typing import Any, Final, NoReturn
 
 from astra import __version__
-from astra.errors import AstraError, UnknownName, did_you_mean
+from astra.errors import AstraError, UnknownName, did_you_mean, uninterrupted
 
 # Each is a module of this package, loaded when it is asked for or told about.
 VERBS: Final = (
@@ -92,7 +92,10 @@ class Parser(argparse.ArgumentParser):
 
 def module(verb: str) -> Any:
     """What a verb says of itself and does: ``HELP``, ``DESCRIPTION``, ``EPILOG``, ``add_arguments``, ``run``."""
-    return importlib.import_module(f"astra.cli.{verb}_" if iskeyword(verb) else f"astra.cli.{verb}")
+    with uninterrupted():
+        import msgspec  # noqa: F401, PLC0415 - interrupted while it loads, it forgets that and crashes later
+
+        return importlib.import_module(f"astra.cli.{verb}_" if iskeyword(verb) else f"astra.cli.{verb}")
 
 
 @cache

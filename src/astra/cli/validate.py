@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from astra.cli import options
-from astra.cli.output import VerbAnswer, check_destination, write_file
+from astra.cli.output import VerbAnswer, check_destination, check_plot, write_file
 from astra.errors import InputError, nearest_names
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> VerbAnswer:
         render_validation,
     )
 
-    for path in (args.plot, args.report):
-        check_destination(path)
+    check_plot(args.plot)
+    check_destination(args.report)
     runs = read_runs(args.runs) if args.runs else published()
     if args.show is not None:
         runs = _matching(runs, args.show)

@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import numpy as np
 
+from astra.operators.basis import FULL_CLOCK
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
 
 
-def clock(runtime: Runtime) -> float:
+def clock(runtime: Runtime, generation: str = "") -> float:
     """Tensor throughput in a step over that of hours of GEMMs alone: slow kernels between them leave them power."""
-    return runtime.amount("clock")
+    if clock_follows_power(runtime):
+        return FULL_CLOCK
+    return clock_ampere(runtime) * (generation in ("volta", "turing", "ampere")) or runtime.amount("clock")
+
+
+def clock_ampere(runtime: Runtime) -> float:
+    """The same on GPUs up to Ampere, which do not run into their power limit; 0: no other."""
+    return runtime.amount("clock_ampere")
 
 
 def clock_follows_power(runtime: Runtime) -> bool:
-    """Whether the clock falls towards 1 where GEMMs fill the time."""
+    """Whether the clock is the full one, and falls towards 1 where GEMMs fill the time."""
     return runtime.amount("clock_follows_power") > 0
 
 
@@ -45,6 +53,16 @@ def experts_together(runtime: Runtime, groups: Floats | Ints | int) -> Floats | 
 def shared_adapters(runtime: Runtime) -> bool:
     """Whether a product of a rank's experts has one adapter."""
     return runtime.amount("shared_adapters") > 0
+
+
+def stops_recompute(runtime: Runtime) -> bool:
+    """Whether layers are run again only as far as backward needs: without their last product."""
+    return runtime.amount("stops_recompute") > 0
+
+
+def fp32_router(runtime: Runtime) -> bool:
+    """Whether experts are chosen by a product in fp32, outside of tensor cores."""
+    return runtime.amount("fp32_router") > 0
 
 
 def separate_products(runtime: Runtime) -> bool:

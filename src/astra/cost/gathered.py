@@ -13,7 +13,7 @@ from astra.columns import Columns, each
 from astra.cost import effects
 from astra.cost.kernels import QUEUED_LAUNCHES, launches
 from astra.cost.layers import EMBEDDING, HEAD, modules_in
-from astra.cost.parts import Direction, Part
+from astra.cost.parts import Direction, Part, forward_again
 from astra.layers.block import LayerKind
 from astra.layers.kinds import layer_kinds
 from astra.layers.operators import Shard
@@ -77,7 +77,8 @@ class StageTimes:
         backward = [self._seconds(part.backward) for part in (*by_kind, first, last)]
         weight = [part.weight_s[self._index] for part in (*by_kind, first, last)]
         nothing = np.zeros(len(self._index))
-        self._by_part = (forward, backward, weight, *([[*forward[:-2], nothing, nothing]] if again else []))
+        repeated = [self._seconds(forward_again(job.runtime, part)) for part in by_kind] if again else []
+        self._by_part = (forward, backward, weight, *([[*repeated, nothing, nothing]] if again else []))
         names = modules_in(job) if again else ()
         self._by_module = np.zeros((len(self._index), len(order), len(names)))
         for kind, part in enumerate(by_kind):

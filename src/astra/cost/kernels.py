@@ -12,7 +12,7 @@ from astra.cost import effects
 from astra.cost.layers import in_bf16, kernel_of, trained
 from astra.cost.low import scaling
 from astra.layers.block import LayerKind, Send
-from astra.layers.operators import Attention, Layer, SameShardings, Shard, Stream, once
+from astra.layers.operators import Attention, Gemm, Layer, SameShardings, Shard, Stream, once
 from astra.operators import attention as cores
 from astra.operators import gemm as products
 from astra.operators.streaming import streaming
@@ -26,6 +26,7 @@ FP32_KERNELS: Final = frozenset({"cross_entropy", "accumulate"})  # counted with
 GRAPHED_S: Final = 2e-6
 # Hosts of one type of machine are so many times as fast or as slow as the median, six of seven measured ones at most.
 APART: Final = 1.25
+HALF: Final = "bf16"  # of what jobs in fp8 do not quantise
 QUEUED_LAUNCHES: Final = 1024  # that the driver takes before a launch waits for the GPU
 
 
@@ -48,16 +49,12 @@ def gemm_seconds(
     job: Job, layers: Mapping[LayerKind | str, Layer], repeated: SameShardings
 ) -> dict[tuple[LayerKind | str, str], GemmSeconds]:
     """All GEMMs of all parts in one stacked call for each layout and precision."""
-    entries = [(key, gemm) for key, layer in layers.items() for gemm in layer.gemms]
+    entries: dict[str, list[tuple[LayerKind | str, Gemm]]] = {}
+    for key, layer in layers.items():
+        for gemm in layer.gemms:
+            entries.setdefault(_precision(job, gemm), []).append((key, gemm))
     out: dict[tuple[LayerKind | str, str], GemmSeconds] = {}
-    for low, chosen in (
-        (False, [e for e in entries if in_bf16(e[1])]),
-        (True, [e for e in entries if not in_bf16(e[1])]),
-    ):
-        if not chosen:
-            continue
-        narrow = low and job.workload.low
-        precision = "bf16" if job.workload.low else job.workload.precision
+    for precision, chosen in entries.items():
         shapes = [(gemm.m, gemm.n, gemm.k, gemm.groups) for _, gemm in chosen]
         rows = [repeated.distinct(*shape) for shape in shapes]
         ends = np.cumsum([0, *(len(first) for first, _ in rows)])
@@ -70,7 +67,7 @@ def gemm_seconds(
             )
             for dim in range(4)
         ]
-        timed = once(partial(_quantised if narrow else _three_layouts, job, precision), *sizes)
+        timed = once(partial(_three_layouts, job, precision) if precision else partial(_quantised, job), *sizes)
         source = worst(*(way.source for way in timed))
         for number, ((key, gemm), (_, place)) in enumerate(zip(chosen, rows, strict=True)):
             at = slice(ends[number], ends[number + 1])
@@ -83,11 +80,20 @@ def gemm_seconds(
     return out
 
 
-def _quantised(job: Job, rest: str, m: Floats, n: Floats, k: Floats, groups: Floats) -> _Directions:
-    """The same of products whose operands are quantised, but for a share that stays in ``rest``."""
+def _precision(job: Job, gemm: Gemm) -> str:
+    """The precision a product runs in; none: its operands are quantised."""
+    if gemm.name.rpartition(".")[2] == "router" and effects.fp32_router(job.runtime):
+        return "fp32"
+    if job.workload.low:
+        return HALF if in_bf16(gemm) else ""
+    return job.workload.precision
+
+
+def _quantised(job: Job, m: Floats, n: Floats, k: Floats, groups: Floats) -> _Directions:
+    """Products whose operands are quantised, but for a share that stays in bf16."""
     own = scaling(job)
     narrow = _three_layouts(job, own.product, m, n, k, groups)
-    wide = narrow if own.share == 1 else _three_layouts(job, rest, m, n, k, groups)
+    wide = narrow if own.share == 1 else _three_layouts(job, HALF, m, n, k, groups)
 
     def mixed(low: Timed, full: Timed) -> Timed:
         seconds = own.share * own.slower * low.seconds + (1 - own.share) * full.seconds
@@ -107,14 +113,15 @@ def _three_layouts(job: Job, precision: str, m: Floats, n: Floats, k: Floats, gr
     copies_s: tuple[Floats | float, ...] = (0.0, 0.0, 0.0)
     if runtime.pads_products:
         n, k, copies_s = padded(device, precision, m, n, k, groups)
+    product = partial(products.gemm, device, precision=precision, groups=groups)
     timed = (
-        products.gemm(device, m=m, n=n, k=k, precision=precision, layout="fwd", groups=groups),
-        products.gemm(device, m=m, n=k, k=n, precision=precision, layout="dgrad", groups=groups),
-        products.gemm(device, m=k, n=n, k=m, precision=precision, layout="wgrad", groups=groups),
+        product(m=m, n=n, k=k, layout="fwd", routed=True),
+        product(m=m, n=k, k=n, layout="dgrad", routed=True),
+        product(m=k, n=n, k=m, layout="wgrad"),
     )
     more = np.asarray(effects.experts_together(runtime, groups)) - 1
     more_s = streaming(device, nbytes=0 * groups, kernels=more).seconds
-    rate, ways = effects.clock(runtime), zip(timed, copies_s, strict=True)
+    rate, ways = effects.clock(runtime, device.generation), zip(timed, copies_s, strict=True)
     return _Directions(*(Timed(way.seconds / rate + more_s + extra_s, way.source) for way, extra_s in ways))
 
 
@@ -178,7 +185,8 @@ def _with_its_kernel(job: Job, cp: Ints, flash: Bools, attention: Attention, way
     kernel = cores.best_kernel(device) if runtime.attention == "best" else runtime.attention
     if job.words.attention == "fp8" and device.fp8_attention:  # without it a strategy is refused, and costed in bf16
         kernel = cores.FP8_KERNELS["mxfp8" if job.scales_groups else "tensorwise"]
-    fused = _ring(device, cp, attention, kernel=kernel, direction=way, precision=half)
+    full = effects.clock_follows_power(runtime)
+    fused = _ring(device, cp, attention, kernel=kernel, direction=way, precision=half, full_clock=full)
     if flash.all():
         return fused
     softmax = runtime.kernels["softmax"]

@@ -18,6 +18,7 @@ class Scaling(NamedTuple):
     slower: float  # time of a product over that of one with whole operands scaled
     cast_bytes: float  # read and written per element: its maximum, the cast, both layouts
     share: float = 1.0  # of the products; the others stay in bf16
+    copies_bytes: float = 2.0  # per element of a weight that is kept quantised in both layouts, with its scales
     gathered_bytes: float = 1.0  # per element, where tensor-parallel ranks gather what is quantised already
 
 
@@ -29,10 +30,10 @@ SCALINGS: Final = {
     # every 128 elements.
     "fp8-rowwise": Scaling("fp8", 1.03, (2 + 2 + 1) + 2 * (2 + 2 + 1), gathered_bytes=2.0),  # torchao gathers in bf16
     "fp8-blockwise": Scaling("fp8", 1.14, 2 + 2 * (1 + 4 / 128)),
-    "mxfp8": Scaling("fp8", 1.0, 2 + 2 * (1 + 1 / 32)),
+    "mxfp8": Scaling("fp8", 1.0, 2 + 2 * (1 + 1 / 32), copies_bytes=2 * (1 + 1 / 32)),
     # Two passes, for the scale of the whole. Megatron-Bridge's recipes keep no layer in bf16 (bf16_with_nvfp4_mixed of
     # 0.2 to 0.6: only router and head), NVIDIA's paper on convergence 10 to 15% of the work (arXiv 2509.25149).
-    "nvfp4": Scaling("fp4", 1.0, 2 + 2 + 2 * (0.5 + 1 / 16)),
+    "nvfp4": Scaling("fp4", 1.0, 2 + 2 + 2 * (0.5 + 1 / 16), copies_bytes=2 * (0.5 + 1 / 16)),
 }
 
 

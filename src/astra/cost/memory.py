@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from astra.columns import each, largest
+from astra.columns import each, largest, unique
 from astra.cost import effects
 from astra.cost.recompute import BLOCK, FULL, Recomputes, module_sets, offloaded_share
 from astra.cost.stage import StageCosts
@@ -122,24 +122,39 @@ def least_peak(static: Bytes, costs: StageCosts, vp: Ints, *, offload: bool = Fa
 
 
 def least_peak_of_any(job: Job, costs: StageCosts, vp: Ints, shardings: Sharding, *, offload: bool = False) -> Floats:
-    """Neither does any sharding, [mesh]: states sharded and offloaded as far as may be, and no layer gathered."""
-    zero, offloaded, moments = (np.array([column.max()]) for column in shardings[:3])
-    most = Sharding(zero, offloaded, moments, np.array([shardings.reshard.min()]))
-    static = states(job, costs, most)
+    """Neither does any sharding, [mesh]: states sharded and offloaded as far as may be, and no layer gathered.
+
+    Frozen weights in fp8 are half of those in bf16 that ZeRO-3 shards, which may leave less.
+    """
+    frozen = job.workload.task == "lora" and job.words.params == "fp8"
+    zero = unique(shardings.zero) if frozen else shardings.zero.max(keepdims=True)
+    most = (
+        np.full_like(zero, best) for best in (shardings.offload.max(), shardings.moments.max(), shardings.reshard.min())
+    )
+    static = states(job, costs, Sharding(zero, *most))
     static = static._replace(gathered=np.minimum(static.gathered, 0.0), at_loss=np.minimum(static.at_loss, 0.0))
     kept = least_activations(costs, vp, offload=offload)
     least = peak(static, kept, np.zeros_like(costs.buffer_bytes))
-    return largest(least[:, 0, 0])
+    return np.asarray(largest(least[:, 0]).min(axis=1))
 
 
 def reserved_bytes(job: Job, allocated: Floats) -> Floats:
-    """What the caching allocator holds when this much is allocated at the peak."""
-    return allocated * job.runtime.memory.reserved_ratio + RESERVED_BYTES
+    """What the caching allocator holds when this much is allocated at the peak.
+
+    Before it fails on a full GPU it gives back what it only keeps, such as the pools of other streams.
+    """
+    of = job.runtime.memory
+    usual = allocated * of.reserved_ratio + RESERVED_BYTES
+    if not of.full_ratio:
+        return usual
+    return np.maximum(np.minimum(usual, job.usable_bytes), allocated * of.full_ratio + RESERVED_BYTES)
 
 
 def room_bytes(job: Job) -> float:
     """The most that may be allocated at the peak of a plan that fits."""
-    return (job.limit_bytes - RESERVED_BYTES) / job.runtime.memory.reserved_ratio
+    of = job.runtime.memory
+    ratio = of.full_ratio if of.full_ratio and job.limit_bytes >= job.usable_bytes else of.reserved_ratio
+    return (job.limit_bytes - RESERVED_BYTES) / ratio
 
 
 def fits(job: Job, allocated: Floats) -> Bools:

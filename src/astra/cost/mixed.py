@@ -162,12 +162,12 @@ def _held(job: Job, gathered: Gathered) -> Held:
     dense, expert = (
         np.stack([np.broadcast_to(pair[which], rows)[gathered.place] for pair in pairs], axis=1) for which in (0, 1)
     )
+    layers = (dense + expert) * (np.arange(len(pairs)) < len(pairs) - 2)
     if job.workload.task != "lora":
-        return Held(dense, expert, dense, expert, np.zeros_like(dense))
+        return Held(dense, expert, dense, expert, layers)
     keys: list[LayerKind | str] = [*kinds(model), "embedding", "head"]
     trained = np.stack([gathered.parts[key].adapters[gathered.place] for key in keys], axis=1)
-    inner = np.arange(len(pairs)) < len(pairs) - 2
-    return Held(dense + trained, expert, trained, np.zeros_like(expert), (dense + expert) * inner)
+    return Held(dense + trained, expert, trained, np.zeros_like(expert), layers)
 
 
 def resident_bytes(job: Job, columns: PoolColumns, dp: int, zero: int) -> Floats:

@@ -74,6 +74,7 @@ class Part(NamedTuple):
 
     forward: Direction
     backward: Direction
+    unrepeated_s: Floats  # of forward: the product that is not run again with the layer
     weight_s: Floats  # of backward: weight-gradient GEMMs
     experts_s: Floats  # of both: products of routed experts
     adapters: Floats  # parameters of low-rank adapters
@@ -168,7 +169,9 @@ def _part(
     kept = layer.kept._replace(working=np.maximum(layer.kept.working, _gradient_bytes(job, layer.gemms, rows)))
     forward_s = {gemm.name: slower * timed.forward for gemm, timed in zip(layer.gemms, gemms, strict=True)}
     modules = _modules(job, layer, directions["forward"], forward_s, rows)
-    return Part(directions["forward"], directions["backward"], weight_s, experts_s, adapters, kept, modules, sources)
+    unrepeated_s = forward_s[layer.last] if layer.last and effects.stops_recompute(runtime) else np.zeros(rows)
+    ways = directions["forward"], directions["backward"]
+    return Part(*ways, unrepeated_s, weight_s, experts_s, adapters, kept, modules, sources)
 
 
 def _modules(
@@ -195,6 +198,13 @@ def _silent(runtime: Runtime, way: Direction) -> Direction:
     """A direction without its communication, its time of computing worked out."""
     gpu_s = way.gemm_s + way.attention_s + way.stream_s + way.drained_s
     return way._replace(compute_s=compute_s(gpu_s, way.host_s, ahead=effects.launches_ahead(runtime)))
+
+
+def forward_again(runtime: Runtime, part: Part) -> Direction:
+    """Forward of a layer as it is run again in backward."""
+    if not effects.stops_recompute(runtime):
+        return part.forward
+    return _silent(runtime, part.forward._replace(gemm_s=part.forward.gemm_s - part.unrepeated_s))
 
 
 def with_slower_host(runtime: Runtime, way: Direction) -> Floats:

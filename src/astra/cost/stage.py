@@ -348,14 +348,13 @@ def _held(job: Job, gathered: Gathered, table: StageKinds) -> Held:
         table_again = weights_of.Weights(sharded=model.vocab * model.table_dim)
         copy, _ = local(table_again, *degrees)
         dense = dense + (table.last & ~table.first) * copy[:, None]
-    if job.workload.task != "lora":
-        return Held(dense, expert, dense, expert, np.zeros_like(dense))
     nothing = np.zeros(len(gathered.place))
-    layers = [own + own_expert for own, own_expert in pairs[:-2]]
-    frozen = over_stages(table, [*layers, nothing, nothing])
+    layers = over_stages(table, [*(own + own_expert for own, own_expert in pairs[:-2]), nothing, nothing])
+    if job.workload.task != "lora":
+        return Held(dense, expert, dense, expert, layers)
     keys: list[LayerKind | str] = [*kinds(model), EMBEDDING, HEAD]
     trained = over_stages(table, [gathered.parts[key].adapters[gathered.place] for key in keys])
-    return Held(dense + trained, expert, trained, np.zeros_like(expert), frozen)
+    return Held(dense + trained, expert, trained, np.zeros_like(expert), layers)
 
 
 def _fresh_bytes(job: Job, held: Held) -> Floats:

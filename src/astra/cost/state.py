@@ -22,6 +22,7 @@ import numpy as np
 
 from astra.columns import code
 from astra.cost import effects
+from astra.cost.low import scaling
 from astra.layers import weights as weights_of
 from astra.layers.operators import Shard
 from astra.layers.split import StageKinds, kinds
@@ -56,7 +57,7 @@ class Held(NamedTuple):
     expert: Floats
     trained_dense: Floats  # with gradients and optimizer state; adapters only under LoRA
     trained_expert: Floats
-    frozen: Floats  # layers' own under LoRA
+    layers: Floats  # layers' own, without adapters: all that fp8 quantises
 
 
 class Bytes(NamedTuple):
@@ -133,10 +134,10 @@ def weight_bytes(job: Job, held: Held, how: Holding) -> Floats:
     apart = (how.zero >= 3) & ~how.kept
     weights = job.workload.element_bytes * _sharded(how, held.dense, held.expert, apart)
     if job.workload.low:
-        # Copies of each weight in both layouts; ZeRO-3 makes them with the gathered layer, frozen weights are them.
+        # Copies of layers' weights in both layouts; ZeRO-3 makes them with the gathered layer, frozen weights are them.
         instead, frozen = job.words.params == "fp8", job.workload.task == "lora"
-        copied = 0.0 if instead or frozen else 2.0 * (held.dense + held.expert)
-        weights = weights + np.where(apart, 0.0, copied - (held.frozen if instead else 0.0))
+        copied_bytes = 0.0 if instead or frozen else scaling(job).copies_bytes
+        weights = weights + np.where(apart, 0.0, (copied_bytes - float(instead and frozen)) * held.layers)
     return weights
 
 

@@ -3,9 +3,12 @@
 A run of another kind counts for less, by ``exp`` of minus the penalties of what differs. A source's runs share their
 weight, as they share their errors. Beside them stands what is believed before anything is seen: errors as wide as those
 of kinds nobody has published; it counts as one more source of a framework that several tell of, which the user's own
-run will be. The bar is the weighted quantile of all of them (conformal prediction under covariate
-shift, Tibshirani et al. 2019, with the belief in the place of the point at infinity), so that a kind with much evidence
-has the bar of its runs, and one without has a wide bar.
+run will be. The bar is the weighted quantile of all of them (conformal prediction under covariate shift, Tibshirani et
+al. 2019, with the belief in the place of the point at infinity), so that a kind with much evidence has the bar of its
+runs, and one without has a wide bar.
+
+A framework that nobody tells of, for which another stands in, has the errors of those that were predicted so: from what
+suits all others. What is believed counts as the root of so many sources there, since it is none of theirs.
 
 The penalties, the shares and the belief were chosen so that bars made without a source hold four in five of its runs,
 class by class (``python -m tools.evidence`` prints the coverage), and so that what nobody has published is wide.
@@ -30,6 +33,7 @@ from astra.evidence.kinds import (
     KEYS,
     MOST_EXPERTS,
     NUMBERS,
+    OTHER,
     SHARED,
     STRUCTURE,
     TOKENS,
@@ -78,14 +82,22 @@ def bar_of(kind: Kind, without: str = "") -> float:
 
 def log_bars(kinds: Sequence[Kind], without: str = "") -> Floats:
     """The bars of several kinds."""
+    kinds = [kind._replace(framework=OTHER) if stands_in(kind.framework, without) else kind for kind in kinds]
     tokens = np.array([[kind.tokens] for kind in kinds])
     return _widest(kinds, lambda some, at: _quantiles(_likeness(some, without), _as_long(tokens[at]), without)[:, 0])
 
 
 def log_bars_by_tokens(kinds: Sequence[Kind], tokens: Ints) -> Floats:
     """[kind, tokens]: the bars of kinds whose micro-batches have other tokens."""
+    kinds = [kind._replace(framework=OTHER) if stands_in(kind.framework) else kind for kind in kinds]
     as_long = _as_long(tokens)
     return _widest(kinds, lambda some, _: _quantiles(_likeness(some), as_long))
+
+
+def stands_in(framework: str, without: str = "") -> bool:
+    """Whether no source tells of a framework, but for one that is left out."""
+    known = runs().known[WORDS.index("framework")]
+    return framework not in known or not _tellers(without)[0][known.index(framework)]
 
 
 def _widest(kinds: Sequence[Kind], bars: Callable[[list[Kind], Ints], Floats]) -> Floats:
@@ -180,7 +192,9 @@ def _likeness(kinds: Sequence[Kind], without: str = "") -> Floats:
     published, near = _published(without), np.exp(-far)
     same = np.array([tuple(word) in published for word in words[:, _STRUCTURE].tolist()], bool)
     tell, shares = _tellers(without)
-    sources = tell[words[:, WORDS.index("framework")]]
+    frameworks = words[:, WORDS.index("framework")]
+    other = [place for place, name in enumerate(known.known[WORDS.index("framework")]) if name == OTHER]
+    sources = np.where(np.isin(frameworks, other), np.sqrt(tell[frameworks]), tell[frameworks])
     another = np.where(sources > 0, near @ shares / np.maximum(sources, 1), 0.0) / BELIEVED
     return np.concatenate([near, np.maximum(np.where(same, 1.0, ALONE), another)[:, None]], axis=-1)
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astra.evidence.bars import log_bars
-from astra.evidence.kinds import runs
+from astra.evidence.bars import log_bars, stands_in
+from astra.evidence.kinds import OTHER, runs
 
 
 class Covered(NamedTuple):
@@ -15,6 +15,7 @@ class Covered(NamedTuple):
 
     source: str
     kind: str  # of model: dense, or moe
+    stood_in: bool  # whether no other source has run its framework
     held: bool
     log_bar: float
 
@@ -24,8 +25,9 @@ def unseen() -> list[Covered]:
     known, found = runs(), []
     for source in sorted(set(known.source)):
         own = [place for place, name in enumerate(known.source) if name == source]
+        own = [place for place in own if known.kind(place).framework != OTHER]
         kinds = [known.kind(place) for place in own]
         bars, sizes = log_bars(kinds, without=source), np.abs(known.unseen_log_error[own])
         for kind, bar, size in zip(kinds, bars.tolist(), sizes.tolist(), strict=True):
-            found.append(Covered(source, kind.model, size <= bar, bar))
+            found.append(Covered(source, kind.model, stands_in(kind.framework, without=source), size <= bar, bar))
     return found

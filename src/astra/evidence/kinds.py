@@ -2,7 +2,8 @@
 
 ``data/runs.csv`` is written by ``python -m tools.evidence`` from the runs of ``astra validate``. Where other sources
 have run the framework too, its constants were found anew without the run's source. Where none has, the constants stay,
-and only runs that they were not fitted on set bars.
+and only runs that they were not fitted on set bars; such runs stand there once more, predicted as those of a framework
+that nobody has published are: with what suits all other sources.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from astra.spec.strategy import Strategy
 from astra.spec.strategy_fields import CHOICES
 
 MOST_EXPERTS: Final = 40  # on a rank, of published runs that split them
+OTHER: Final = "other"  # a framework that nobody has published, for which another one stands in
 MIXED: Final = "pools"  # the network of a job over several pools
 _DISPATCHES: Final = {"alltoall": "each", "deepep": "once", "hybridep": "once"}
 _FAST: Final = ("infiniband", "roce", "efa", "rack")
@@ -180,7 +182,7 @@ class Runs(NamedTuple):
     seen: frozenset[tuple[str, str, str, str]]  # and which were seen together: model, zero, word, value
     first: Ints  # a run of each kind,
     of: Ints  # and the place of every run's kind among them
-    source_of: Ints  # a number for the source of every run
+    source_of: Ints  # a number for the source of every run, another one for the same run under another framework
 
     def coded(self, kinds: Sequence[Kind]) -> tuple[Ints, Floats]:
         """Words of kinds in the same codes, and their GPUs; a value that no run has is -1."""
@@ -216,6 +218,9 @@ def runs() -> Runs:
     kinds = [*zip(*(columns[name] for name in Kind._fields), strict=True)]
     first = {kind: place for place, kind in reversed([*enumerate(kinds)])}
     places = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
+    sources = [
+        f"{source}{' ' * (name == OTHER)}" for source, name in zip(columns["source"], columns["framework"], strict=True)
+    ]
     return Runs(
         columns["source"],
         columns["shape"],
@@ -228,7 +233,7 @@ def runs() -> Runs:
         frozenset((*_sort(kind), name, word) for kind in kinds for name, word in zip(WORDS, kind, strict=False)),
         np.array([first[kind] for kind in places], np.int64),
         np.array([places[kind] for kind in kinds], np.int64),
-        _codes(columns["source"], tuple(sorted({*columns["source"]}))),
+        _codes(sources, tuple(sorted({*sources}))),
     )
 
 

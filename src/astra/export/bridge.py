@@ -172,31 +172,14 @@ def _notes(launch: Launch) -> str:
 def program(launch: Launch) -> str:
     """The Python file: what is no scalar is set here, everything else by the overrides."""
     recipe, task = recipe_for(launch.model, launch.workload.task), launch.workload.task
-    run = "pretrain" if task == "pretrain" else "finetune"
-    mixed = precision(launch)
-    lines = [*python_header(launch, BRIDGE.verified), "import os", "import sys"]
-    lines += [
-        "from pathlib import Path",
-        "",
-        "import torch",
-        "from megatron.core.transformer.enums import AttnBackend",
-        "",
-    ]
-    lines += ["from megatron.bridge import AutoBridge"] * (not recipe.own)
-    lines += ["from megatron.bridge.peft.lora import LoRA"] * (task == "lora")
-    lines += [f"from megatron.bridge.recipes import {recipe.function} as recipe"]
-    lines += ["from megatron.bridge.recipes.utils.dataset_utils import default_squad_config"] * (task != "pretrain")
-    lines += [f"from megatron.bridge.training.{run} import {run}"]
-    lines += ["from megatron.bridge.training.gpt_step import forward_step"]
-    lines += [f"from megatron.bridge.training.mixed_precision import {mixed}"]
-    lines += ["from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides", "", ""]
-    lines += ["def plan():", '    """The recipe with everything the plan decides."""', "    config = recipe()"]
-    lines += [f"    {line}" for line in _settings(launch, recipe)]
-    lines += ['    text = Path(__file__).with_name("overrides.txt").read_text(encoding="utf-8")']
-    lines += ['    said = [line for line in text.splitlines() if line and not line.startswith("#")]']
-    lines += ["    return process_config_with_overrides(config, cli_overrides=[*said, *sys.argv[1:]])", "", ""]
-    lines += ['if __name__ == "__main__":', f"    {run}(config=plan(), forward_step_func=forward_step)"]
-    return joined(lines)
+    imports = ["from megatron.bridge import AutoBridge"] * (not recipe.own)
+    imports += ["from megatron.bridge.peft.lora import LoRA"] * (task == "lora")
+    imports += [f"from megatron.bridge.recipes import {recipe.function} as recipe"]
+    imports += ["from megatron.bridge.recipes.utils.dataset_utils import default_squad_config"] * (task != "pretrain")
+    body = template("bridge_train.txt").replace("@RUN", "pretrain" if task == "pretrain" else "finetune")
+    body = body.replace("@IMPORTS", "\n".join(imports)).replace("@MIXED", precision(launch))
+    settings = "\n".join(f"    {line}" for line in _settings(launch, recipe))
+    return joined(python_header(launch, BRIDGE.verified)) + body.replace("@SETTINGS", settings)
 
 
 def _settings(launch: Launch, recipe: BridgeRecipe) -> list[str]:

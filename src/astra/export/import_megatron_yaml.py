@@ -38,8 +38,6 @@ def read_nemo(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     found = from_words(words, {}, asked._replace(gpus=asked.gpus or _gpus(trainer)))
     costly = [f"model.{key}" for key in known_settings("nemo").unread(settings) if settings.get(key)]
     if settings.get("overlap_p2p_comm") is False and found.strategy.vp > 1:
-        from msgspec.structs import replace  # noqa: PLC0415
-
         kept = tuple(word for word in found.strategy.overlap if word != "p2p")
         found = found._replace(strategy=replace(found.strategy, overlap=kept))
     task, rank = _task(section(model.values, "peft", asked.name), model.values, asked.name)
@@ -167,18 +165,14 @@ def read_neox(record: Mapping[str, Any], asked: ImportAsked) -> ImportedLaunch:
     strategy = replace(found.strategy, flash=fused, overlap=fields["overlap"], offload=fields["offload"], grads=grads)
     costly = [key for key in known_settings("neox").unread(flat) if flat[key] not in (False, 0, 1, None)]
     costly += ["gpt_j_residual"] if flat.get("gpt_j_residual") is True else []
-    gated = _is_gated(flat)
+    # The width of a gated MLP depends on the version of gpt-neox: it is not guessed.
+    gated = str(flat.get("activation", "gelu")) in _GATED or str(flat.get("mlp_type", "regular")) == "llama"
     remarks += ["a gated MLP, whose width is not said: name the model"] * gated
     ignored = (*found.ignored, *costly, *remarks)
     return found._replace(
         strategy=strategy, ignored=tuple(dict.fromkeys(ignored)), optimizer=_neox_optimizer(flat),
         model=None if gated else found.model, lacks_vocab=found.lacks_vocab and not gated,
     )  # fmt: skip
-
-
-def _is_gated(flat: Mapping[str, Any]) -> bool:
-    """The width of a gated MLP depends on the version of gpt-neox: it is not guessed."""
-    return str(flat.get("activation", "gelu")) in _GATED or str(flat.get("mlp_type", "regular")) == "llama"
 
 
 def _neox_shape(flat: Mapping[str, Any]) -> list[str]:

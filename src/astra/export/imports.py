@@ -88,14 +88,6 @@ def import_file(
     return read(read_text(shown, "launch"), asked)
 
 
-def import_text(
-    text: str, *, name: str, gpus: int | None = None, parameters: Sequence[str] = (), pick: str | None = None,
-    vocab: int | None = None,
-) -> ImportedLaunch:  # fmt: skip
-    """The content of a file, understood by its name's ending."""
-    return read(text, ImportAsked(name, gpus, tuple(parameters), pick, vocab))
-
-
 def read(text: str, asked: ImportAsked) -> ImportedLaunch:
     """The content of a file, with what the user says beside it."""
     name = asked.name

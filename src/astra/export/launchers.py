@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
@@ -48,25 +49,31 @@ STARTED: Final = Limit(
 )
 
 
-def _slurm_files(launch: Launch) -> dict[str, str]:
-    files = framework(launch).files(launch)
-    return files | {"job.sbatch": batch_script(launch)}
+def _launcher(
+    name: str, title: str, verified: str, own: Callable[[Launch, dict[str, str]], dict[str, Any]],
+    left: Callable[[Launch], list[Left]], *limits: Limit, notes: Callable[[Launch], str] | None = None,
+) -> Exporter:  # fmt: skip
+    """A target whose ``own`` file, a text or a record for YAML, starts those of the framework beside it."""
+
+    def made(launch: Launch) -> dict[str, str]:
+        files = framework(launch).files(launch)
+        head = joined(header(launch, verified))
+        mine = own(launch, files).items()
+        return files | {file: text if isinstance(text, str) else head + yaml(text) for file, text in mine}
+
+    def both(launch: Launch) -> list[Left]:
+        return [*left(launch), *framework(launch).left(launch)]
+
+    return Exporter(name, title, verified, runtime=None, limits=(STARTED, *limits), starts=framework, made=made,
+                    left=both, notes=notes)  # fmt: skip
 
 
-def _slurm_left(launch: Launch) -> list[Left]:
-    where = Left("`--partition`, `--account`, `--time`", "yours, on the command line or in `job.sbatch`")
-    return [where, *framework(launch).left(launch)]
-
-
-SLURM: Final = Exporter(
-    name="slurm",
-    title="Slurm batch script",
-    verified="bash -n and shellcheck 0.11.0; Slurm itself was not run",
-    runtime=None,
-    limits=(STARTED,),
-    starts=framework,
-    made=_slurm_files,
-    left=_slurm_left,
+SLURM: Final = _launcher(
+    "slurm",
+    "Slurm batch script",
+    "bash -n and shellcheck 0.11.0; Slurm itself was not run",
+    lambda launch, files: {"job.sbatch": batch_script(launch)},
+    lambda launch: [Left("`--partition`, `--account`, `--time`", "yours, on the command line or in `job.sbatch`")],
 )
 
 
@@ -104,12 +111,6 @@ def batch_script(launch: Launch) -> str:
     return joined(lines)
 
 
-def _skypilot_files(launch: Launch) -> dict[str, str]:
-    files = framework(launch).files(launch)
-    text = joined(header(launch, SKYPILOT.verified)) + yaml(task(launch))
-    return files | {"task.yaml": text}
-
-
 def _skypilot_left(launch: Launch) -> list[Left]:
     left = [Left("`file_mounts` in `task.yaml`", "a bucket with the data, and one for checkpoints")]
     cloud, region = task(launch)["resources"].get("infra"), launch.figures.region
@@ -117,7 +118,7 @@ def _skypilot_left(launch: Launch) -> list[Left]:
         left += [Left("`infra` in `task.yaml`", f"the cloud: {_billed(launch)}")]
     elif cloud == _paid(launch) and region not in ("", "all", "global"):  # of several regions SkyPilot takes any
         left += [Left("`infra` in `task.yaml`", f"the region: {_billed(launch)}")]
-    return [*left, *framework(launch).left(launch)]
+    return left
 
 
 _SKY_START: Final = """\
@@ -138,25 +139,20 @@ def _skypilot_notes(launch: Launch) -> str:
     return template("skypilot_notes.md").format(start=start)
 
 
-SKYPILOT: Final = Exporter(
-    name="skypilot",
-    title="SkyPilot task",
-    verified="SkyPilot 0.14.1: its own task schema and Task.from_yaml",
-    runtime=None,
-    limits=(
-        STARTED,
-        one_pool("SkyPilot"),
-        Limit("cluster", "SkyPilot has no name for this GPU", lambda it: sky_gpu(it) is None),
-        Limit(
-            "cluster",
-            "SkyPilot has no several machines, spot machines or images on this cloud, and the plan takes one of them",
-            lambda it: bool(_lacking(it, known()["skypilot"]["clouds"].get(it.pool.node.provider))),
-        ),
+SKYPILOT: Final = _launcher(
+    "skypilot",
+    "SkyPilot task",
+    "SkyPilot 0.14.1: its own task schema and Task.from_yaml",
+    lambda launch, files: {"task.yaml": task(launch)},
+    _skypilot_left,
+    one_pool("SkyPilot"),
+    Limit("cluster", "SkyPilot has no name for this GPU", lambda it: sky_gpu(it) is None),
+    Limit(
+        "cluster",
+        "SkyPilot has no several machines, spot machines or images on this cloud, and the plan takes one of them",
+        lambda it: bool(_lacking(it, known()["skypilot"]["clouds"].get(it.pool.node.provider))),
     ),
-    starts=framework,
-    made=_skypilot_files,
     notes=_skypilot_notes,
-    left=_skypilot_left,
 )
 
 
@@ -231,30 +227,22 @@ def task(launch: Launch) -> dict[str, Any]:
     }
 
 
-def _kubernetes_files(launch: Launch) -> dict[str, str]:
-    files = framework(launch).files(launch)
-    text = joined(header(launch, KUBERNETES.verified)) + yaml(train_job(launch, files))
-    return files | {"trainjob.yaml": text}
-
-
 def _kubernetes_left(launch: Launch) -> list[Left]:
     left = [Left("`image`", "one of yours that has the framework and sees your data")]
     fabric = rdma(launch)
     if fabric:
         name = next(iter(fabric))
         left += [Left(f"`{name}`", "the network's devices, as your cluster calls them; without them NCCL is slow")]
-    return [*left, *framework(launch).left(launch)]
+    return left
 
 
-KUBERNETES: Final = Exporter(
-    name="kubernetes",
-    title="Kubernetes (Kubeflow Trainer) job",
-    verified="kubeflow-trainer-api 2.3.0: its own TrainJob model, read and written back unchanged",
-    runtime=None,
-    limits=(STARTED, one_pool("A Kubeflow TrainJob")),
-    starts=framework,
-    made=_kubernetes_files,
-    left=_kubernetes_left,
+KUBERNETES: Final = _launcher(
+    "kubernetes",
+    "Kubernetes (Kubeflow Trainer) job",
+    "kubeflow-trainer-api 2.3.0: its own TrainJob model, read and written back unchanged",
+    lambda launch, files: {"trainjob.yaml": train_job(launch, files)},
+    _kubernetes_left,
+    one_pool("A Kubeflow TrainJob"),
 )
 
 

@@ -31,10 +31,6 @@ def _uneven_meshes(launch: Launch) -> bool:
                 for mesh in launch.meshes}) > 1  # fmt: skip
 
 
-def _files(launch: Launch) -> dict[str, str]:
-    return {"launch.sh": script(launch)}
-
-
 def _left(launch: Launch) -> list[Left]:
     left = [Left("`MEGATRON_DIR`", "a checkout of Megatron-LM")]
     if launch.workload.task == "finetune":
@@ -45,31 +41,21 @@ def _left(launch: Launch) -> list[Left]:
     left += [Left("`LR`", "the learning rate; 1e-4 without it")]
     if not positions_known(launch.model):
         left += [Left("`ROTARY_BASE`", "of the model, not known here; 10000 without it")]
-    if not _epsilon_known(launch):
+    if launch.model.norm_epsilon is None:
         left += [Left("`--norm-epsilon`", "of the model, not known here; Megatron-LM's without it")]
     return left
 
 
 def _notes(launch: Launch) -> str:
     """How to start it, and what the plan leaves open."""
-    unknown = [
-        name
-        for name, known in (
-            ("`ROTARY_BASE`", positions_known(launch.model)),
-            ("`--norm-epsilon`", _epsilon_known(launch)),
-        )
-        if not known
-    ]
+    unknown = ["`ROTARY_BASE`"] * (not positions_known(launch.model))
+    unknown += ["`--norm-epsilon`"] * (launch.model.norm_epsilon is None)
     model = f"{' and '.join(unknown)} of the model, not known here, " if unknown else ""
     order = (
         "\nWhich node gets which number matters: the head of the script lists the GPUs by it." if launch.mixed else ""
     )
     start = _TUNED if launch.workload.task == "finetune" else ""
     return template("megatron_notes.md").format(model=model, order=order) + start
-
-
-def _epsilon_known(launch: Launch) -> bool:
-    return launch.model.norm_epsilon is not None
 
 
 _TUNED: Final = """
@@ -113,19 +99,11 @@ def _parallel(launch: Launch) -> Iterator[Flag]:
         yield ("--data-parallel-sharding-strategy", SHARDING[strategy.zero])
         yield ("--ckpt-format", "fsdp_dtensor")
         yield ("--no-gradient-accumulation-fusion",)
-        if on_meta_device(launch):
+        if built_without_memory(launch.model):  # otherwise every rank first holds the whole model
             yield ("--init-model-with-meta-device",)
     if instances(launch) > 1:
         yield ("--num-distributed-optimizer-instances", str(instances(launch)))
     yield ("--distributed-backend", "nccl")
-
-
-def on_meta_device(launch: Launch) -> bool:
-    """Whether Megatron-FSDP builds the model without memory and fills each rank's shards, module by module.
-
-    Otherwise every rank first holds the whole model.
-    """
-    return launch.strategy.zero >= 2 and built_without_memory(launch.model)
 
 
 def layout(layers: tuple[int, ...], mtp: int = 0) -> str:
@@ -274,7 +252,7 @@ MEGATRON: Final = Exporter(
         Limit("cluster", "Megatron-LM has one tp, cp, dp and recompute setting for every stage", _uneven_meshes),
         WHOLE_NODES,
     ),
-    made=_files,
+    made=lambda launch: {"launch.sh": script(launch)},
     notes=_notes,
     left=_left,
 )

@@ -139,7 +139,7 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     plan, place = plan_of(record, rank, where)
     text, step_s = _estimated_text(plan, place), figure(plan, "step_s", place)
     version = check_name(f"{where}: version", record.get("version", ""), empty=True)  # the Astra that made the plan
-    figures = figures_of(plan["estimate"])
+    figures, warned = figures_of(plan["estimate"]), _warnings(plan["estimate"], place)
     if not world.several:
         job, strategy = world.job, world.job.strategy(text)
         _check_gpus(plan, place, strategy, job)
@@ -150,7 +150,8 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
         alone, pools = on_one_pool(text), dict(zip(fleet.names, fleet.cluster.pools, strict=True))
         if alone is None:
             launch = mixed_launch(text, pools, world.model, fleet.job.workload, place=place)
-            return launch._replace(runtime=world.runtime.name, version=version, step_s=step_s, figures=figures), None
+            launch = launch._replace(step_s=step_s, figures=figures, warnings=warned)
+            return launch._replace(runtime=world.runtime.name, version=version), None
         if alone[0] not in pools:
             raise InputError(f"{place}.strategy", alone[0], want=f"a pool of the request: {', '.join(pools)}")
         # Each pool has its own precision: an A100 has no fp8.
@@ -162,7 +163,7 @@ def from_record(record: Mapping[str, Any], rank: int = 1, *, where: str = "plan"
     launch = launch_of(job, strategy, layers_of(job, strategy), version, step_s)
     if not world.several:
         _check_estimate(plan["estimate"], launch, place)
-    return launch._replace(figures=figures, warnings=tuple(advised(job, strategy))), job
+    return launch._replace(figures=figures, warnings=tuple(dict.fromkeys((*advised(job, strategy), *warned)))), job
 
 
 def world_of(record: Mapping[str, Any], where: str) -> World:
@@ -183,6 +184,14 @@ def _check_estimate(estimate: Mapping[str, Any], launch: Launch, place: str) -> 
     if said != launch.microbatches:
         want = f"{launch.microbatches}, as the strategy makes of the batch: the plan was edited"
         raise InputError(f"{place}.estimate.microbatches", said, want=want, fix=_AGAIN)
+
+
+def _warnings(estimate: Mapping[str, Any], place: str) -> tuple[str, ...]:
+    """What the plan was shown with: also what is doubted of its figures."""
+    said = estimate.get("warnings", [])
+    if not isinstance(said, list) or not all(isinstance(sentence, str) for sentence in said):
+        raise InputError(f"{place}.estimate.warnings", said, want="a list of sentences", fix=_AGAIN)
+    return tuple(said)
 
 
 def figure(plan: Mapping[str, Any], name: str, place: str) -> float:

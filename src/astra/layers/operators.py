@@ -151,6 +151,7 @@ class Layer(NamedTuple):
     streams: tuple[Stream, ...]
     kept: Kept
     modules: Mapping[str, Module] = MappingProxyType({})  # besides core attention, which ``kept`` has
+    last: str = ""  # the product that ends it, where no backward asks for what it wrote
 
 
 def join(*parts: Layer) -> Layer:
@@ -166,6 +167,7 @@ def join(*parts: Layer) -> Layer:
             working=_largest([part.kept.working for part in parts]),
         ),
         modules=_together(part.modules for part in parts),
+        last=parts[-1].last,
     )
 
 

@@ -21,7 +21,7 @@ from astra.layers.kinds import layer_kinds
 from astra.provenance import Bools, Floats, Ints
 from astra.spec.model import ModelSpec
 
-ALIKE: Final = 1.05  # layers whose work differs by less are dealt by number
+EVEN_WORK: Final = 1.05  # layers whose work differs by less are dealt by number
 _HALVINGS, _SLACK = 24, 1e-9  # of the search for the smallest largest stage; of its sums
 
 Place = tuple[tuple[int, ...], ...]

@@ -190,7 +190,7 @@ def layer_flops_per_token(model: ModelSpec, kind: LayerKind, seq: int) -> float:
     return 2.0 * layer_matmul_parameters(model, kind) + products
 
 
-def _other_flops_per_token(model: ModelSpec, seq: int) -> float:
+def other_flops_per_token(model: ModelSpec, seq: int) -> float:
     """Forward FLOPs of products of activations that are not attention's."""
     return sum(
         part.layers * block.other_flops(model, part.kind, seq)
@@ -212,4 +212,4 @@ def forward_flops_per_token(model: ModelSpec, seq: int) -> float:
     last = _active_matmul(model, head_tensors(model)) + tied_head_weights(model).total
     edges += last / seq if model.vision is not None else last
     images = tower.flops_per_token(model) if model.tower else 0.0
-    return 2 * (layers + edges) + images + attention_flops_per_token(model, seq) + _other_flops_per_token(model, seq)
+    return 2 * (layers + edges) + images + attention_flops_per_token(model, seq) + other_flops_per_token(model, seq)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from astra.answer import Baseline, Cost, Estimate, PriceTag, Range, Restarts
+from astra.answer import NEVER_ENDS, Baseline, Cost, Estimate, PriceTag, Range, Restarts
 from astra.catalog.grid import grid
 from astra.cost.stage import trained_parameters
 from astra.errors import InputError
@@ -238,6 +238,7 @@ def with_run(job: Job, result: Estimate, options: Money, tag: PriceTag | None) -
         return result
     cost = cost_of(job, result, options, tag) if tag is not None else None
     warnings = [*result.warnings, *([stale_warning(tag)] if tag is not None and stale_warning(tag) else [])]
+    warnings += never_ends(cost, options)
     return msgspec.structs.replace(
         result,
         train_days=cost.days if cost is not None else job.workload.tokens / result.tokens_per_s / 86400,
@@ -246,6 +247,11 @@ def with_run(job: Job, result: Estimate, options: Money, tag: PriceTag | None) -
         cost=cost,
         warnings=warnings,
     )
+
+
+def never_ends(cost: Cost | None, options: Money) -> list[str]:
+    """A warning where a bill cannot count restarts, because they take all of the time."""
+    return [NEVER_ENDS] if cost is not None and cost.expected is None and options.goodput != "off" else []
 
 
 def price(job: Job, options: Money, goal: Goal) -> PriceTag | None:

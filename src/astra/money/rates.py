@@ -34,7 +34,7 @@ def preemptions_per_node_s(taken_per_month: float) -> float:
 
 
 PREEMPTIONS_PER_NODE_S: Final = preemptions_per_node_s(PREEMPTED_PER_MONTH)
-PREEMPTION_TOLD: Final = "AWS"  # the provider it is told of
+PREEMPTION_PROVIDER: Final = "AWS"  # whose figure it is
 PREEMPTION_SOURCE: Final = (
     "assumed, 20% of servers in a month. AWS Spot Instance Advisor told so much or less for 30 of 36 regions with "
     "servers of 8 A100, H100 or H200, less than 5% for 16 and more for 6 (2025-06-28, alexei-led/spotinfo @5eedf20)"
@@ -134,7 +134,7 @@ def write_s(nbytes: Number, gpus: Number, bytes_per_s_per_gpu: Number = WRITE_BY
 def best_interval_s(write_s: Number, mtbf_s: Number) -> Numbers:
     """Useful work between checkpoints that wastes the least (Young 1974, higher order of Daly 2006, equation 37)."""
     c, m = _floats(write_s, mtbf_s)
-    ratio = np.sqrt(c / (2 * m))
+    ratio = np.sqrt(np.minimum(c / (2 * m), 1.0))
     return np.where(c < 2 * m, np.sqrt(2 * c * m) * (1 + ratio / 3 + ratio**2 / 9) - c, m)
 
 

@@ -36,6 +36,9 @@ FP8_KERNELS: Final = {"mxfp8": "cudnn-mxfp8", "tensorwise": "cudnn-fp8"}
 KERNELS: Final = ("flash2", "flash3", "flash4", "cudnn", *FP8_KERNELS.values(), "sdpa", "unfused")
 BACKWARD_FLOPS: Final = 2.5  # over forward: five products for two
 OVERHEAD_S: Final = 5 * US
+# Speed at the full clock over that of the curve at the clock of hours of products: kernels draw less power than those,
+# FlashAttention-2 the least, so that their curves were measured nearer to it (ranks on an H200, docs/rehearsal.md).
+AT_FULL_CLOCK: Final = {"flash2": 1.05, "cudnn": 1.11}
 # The block softmax of unfused attention, per score: bf16 read and written; backward reads two and writes one.
 SOFTMAX_BYTES: Final = {"fwd": 4.0, "bwd": 6.0}
 # Which curves a generation runs, where the GPU and its relatives were not measured.
@@ -102,12 +105,14 @@ def attention(
     direction: str,
     precision: str,
     softmax_bytes: float | None = None,
+    full_clock: bool = False,
 ) -> Timed:
     """Seconds of the attention core (scores, softmax, values) in sustained training.
 
     A causal mask is aligned to the last key; ``window`` counts the keys a query sees, itself included. fp8 jobs run
     attention in bf16, as TransformerEngine does by default, unless the kernel is one in fp8. ``softmax_bytes`` are what
-    unfused attention moves per score between its products: mask, softmax, dropout.
+    unfused attention moves per score between its products: mask, softmax, dropout. ``full_clock``: other
+    kernels leave the GPU the power for it.
     """
     if direction not in SOFTMAX_BYTES:
         raise UnknownName("direction", direction, SOFTMAX_BYTES)
@@ -122,7 +127,9 @@ def attention(
         per_score = SOFTMAX_BYTES[direction] if softmax_bytes is None else softmax_bytes
         timed = _unfused(device, shape, direction=direction, precision=half, softmax_bytes=per_score)
     else:
-        timed = _fused(device, shape, _find(device, kernel, direction), causal, window, half)
+        found = _find(device, kernel, direction)
+        faster = AT_FULL_CLOCK.get(found.curve.kernel, 1.0) if full_clock else 1.0
+        timed = _fused(device, shape, found._replace(level=faster * found.level), causal, window, half)
     return Timed(timed.seconds.reshape(outer), timed.source.reshape(outer))
 
 

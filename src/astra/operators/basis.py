@@ -18,6 +18,10 @@ SAME_DEVICE: Final = 0.02  # peaks within 2% of those of the measured GPU are it
 # Steady over burst tensor throughput by board power, where the GPU's own was not measured. Boards of 700 W and more
 # run into their power limit in training: warm H100s reach 0.69 of peak (ROCm MAF chart, 2025-02) against 0.79 in the
 # bursts of aiconfigurator @095f58a; A100 boards lose 3%. Between them: an interpolation.
+# A GPU with time to rest between products runs them at so many times the throughput of hours of products alone: at the
+# most 1.98 GHz, which other kernels leave it the power for, against 1.48 (ranks on an H200, benchmarks/power.py).
+FULL_CLOCK: Final = 1.22
+
 _SUSTAINED_BY_WATTS: Final = ((700.0, 0.90), (500.0, 0.95), (0.0, 0.97))
 
 

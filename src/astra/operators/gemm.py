@@ -72,8 +72,11 @@ class Shapes(NamedTuple):
         return 2.0 * self.groups * self.m * self.n * self.k
 
 
-def features(shapes: Shapes, sms: int) -> Floats:
-    """Rows [feature, product], each non-decreasing in m, n, k and groups."""
+def features(shapes: Shapes, sms: int, *, routed: bool = False) -> Floats:
+    """Rows [feature, product], each non-decreasing in m, n, k and groups.
+
+    Groups of ``routed`` tokens have m rows in the mean only, and end anywhere in their last tile.
+    """
     m, n, k, groups = shapes
     out = np.empty((FEATURES, len(m)))
     rows = groups * m
@@ -83,6 +86,8 @@ def features(shapes: Shapes, sms: int) -> Floats:
     np.minimum(k, out[3], out=out[5])
     out[6] = rows * k + k * n + rows * n  # as one tall product: `gemm` counts every group's weights
     down = {size: groups * np.ceil(m / size) for size in (64, 128, 192, 256)}
+    if routed:
+        down = {size: np.where(groups > 1, groups * np.maximum(m / size + 0.5, 1.0), own) for size, own in down.items()}
     across = {size: np.ceil(n / size) for size in (64, 128, 192, 256)}
     for index, (tall, wide) in enumerate(TILES, start=7):
         # Whole waves of tiles over the multiprocessors: the last wave takes as long as a full one. In units of results,
@@ -119,7 +124,7 @@ def log_effective_flops(weights: dict[str, Floats], x: Floats) -> Floats:
     return out + weights["bias"]
 
 
-def effective_flops(surface: Surface, shapes: Shapes, sms: int) -> Floats:
+def effective_flops(surface: Surface, shapes: Shapes, sms: int, *, routed: bool = False) -> Floats:
     """FLOPs the GPU could have done at its peak in the time the product takes; never fewer than it has.
 
     Below the measured range the smallest measured size is used; above it, work grows in proportion.
@@ -130,7 +135,7 @@ def effective_flops(surface: Surface, shapes: Shapes, sms: int) -> Floats:
     beyond = np.ones_like(shapes.m)
     for size, hi in zip(sizes, high, strict=True):
         beyond = beyond * np.maximum(size / hi, 1.0)
-    x = features(Shapes(inside[0], inside[1], inside[2], shapes.groups), sms)
+    x = features(Shapes(inside[0], inside[1], inside[2], shapes.groups), sms, routed=routed)
     return np.maximum(np.exp(log_effective_flops(surface.weights, x)) * beyond, shapes.flops)
 
 
@@ -206,11 +211,13 @@ def gemm(
     precision: str,
     layout: str,
     groups: npt.ArrayLike = 1,
+    routed: bool = False,
 ) -> Timed:
     """Seconds of C[m,n] = A[m,k] B[k,n] in sustained training, done ``groups`` times by one kernel.
 
-    Shapes are those of the product itself: a caller permutes them for dgrad and wgrad. fp8 is the product alone: the
-    caller counts the casts of its operands.
+    ``routed``: m is the mean of groups whose sizes chance decides, as of the tokens of experts. Shapes are those of the
+    product itself: a caller permutes them for dgrad and wgrad. fp8 is the product alone: the caller counts the casts of
+    its operands.
     """
     if precision not in OPERAND_BYTES:
         raise UnknownName("precision", precision, OPERAND_BYTES)
@@ -221,7 +228,7 @@ def gemm(
         raise InputError("gemm", None, want="m, n, k and groups above zero")
     peak = device.peak(precision)
     choice = _choose(device, precision, layout)
-    work, overhead_s, source = _work(choice, shapes, device.sms)
+    work, overhead_s, source = _work(choice, shapes, device.sms, routed)
     work = work * choice.factor * np.where(shapes.groups > 1, _grouped(device, precision), 1.0)
     rows = (shapes.m, shapes.n) if layout == "wgrad" else (shapes.n, shapes.k)
     slower = _unaligned(device, precision, *rows)
@@ -283,14 +290,14 @@ def either(first: Floats, second: Floats) -> Floats:
     return np.sqrt(np.sqrt(first * first + second * second))
 
 
-def _work(choice: _Served, shapes: Shapes, sms: int) -> tuple[Floats, float, Codes]:
+def _work(choice: _Served, shapes: Shapes, sms: int, routed: bool) -> tuple[Floats, float, Codes]:
     """Effective FLOPs, the fixed time and the provenance."""
     if choice.surface is None:
         assumed = np.full(len(shapes.m), choice.source, np.int8)
         return shapes.flops / UNMEASURED_FRACTION, UNMEASURED_OVERHEAD_S, assumed
     known = in_range(choice.surface.card, shapes)
     source = np.where(known, choice.source, max(choice.source, Source.TRANSFERRED)).astype(np.int8)
-    return effective_flops(choice.surface, shapes, sms), choice.surface.card.overhead_s, source
+    return effective_flops(choice.surface, shapes, sms, routed=routed), choice.surface.card.overhead_s, source
 
 
 def _choose(device: Device, precision: str, layout: str) -> _Served:

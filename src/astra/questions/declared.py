@@ -81,6 +81,7 @@ def study_of(tables: Mapping[str, Any], where: str, folder: Path) -> Study:
     title = check_line(f"{where}: title", tables.get("title", Path(where).stem))
     reader = _StudyReader(where, folder)
     shared = reader.fields(tables.get("request", {}), "request")
+    reader.try_(shared, shared, "request")
     axes = {axis: reader.settings(axis, tables.get(axis), shared) for axis in AXES}
     study = Study(title, axes, shared)
     _check(study, where)
@@ -115,7 +116,7 @@ class _StudyReader(NamedTuple):
         else:
             own = _SHORT[axis](entry, f"{self.where}: {place}")
         read = self.fields(own, place)
-        self._try(read, shared, place)
+        self.try_(read, shared, place)
         return Setting(check_name(f"{self.where}: {place}", name), read)
 
     def fields(self, own: Any, place: str) -> dict[str, Any]:
@@ -129,13 +130,17 @@ class _StudyReader(NamedTuple):
         with within(where):
             return _without_files(read)
 
-    def _try(self, own: Mapping[str, Any], shared: Mapping[str, Any], place: str) -> None:
-        """Look up the names of a setting by itself."""
+    def try_(self, own: Mapping[str, Any], shared: Mapping[str, Any], place: str) -> None:
+        """Look up the names of a setting by itself, or those of what is shared."""
         tried = {name: value for name, value in own.items() if name != "batch" or isinstance(value, int)}
+        if "gpus" in own:
+            tried |= {name: shared[name] for name in ("node",) if name in _kept(shared, own)}
+        elif "cluster" not in own:
+            tried.pop("node", None)  # of GPUs that others say
         money = {"money": {**shared.get("money", {}), **own["money"]}} if "money" in own else {}
         with within(f"{self.where}: {place}"):
             world = World.of(_request(_PROBE, tried, money))
-            if {"objective", "budget", "deadline"} & own.keys():
+            if own is not shared and {"objective", "budget", "deadline"} & own.keys():
                 _ = world.goal
 
 
@@ -201,11 +206,18 @@ def _without_files(fields: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _kept(fields: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields without those that a setting's GPUs replace: a node type by itself is that of all GPUs named later."""
+    gone = {"gpus", "cluster", "node"} if {"gpus", "cluster"} & own.keys() else set()
+    if "cluster" not in own and not {"gpus", "cluster"} & fields.keys():
+        gone.discard("node")
+    return {name: value for name, value in fields.items() if name not in gone}
+
+
 def _request(shared: Mapping[str, Any], *settings: Mapping[str, Any]) -> PlanRequest:
     fields: dict[str, Any] = dict(shared)
     for own in settings:
-        if {"gpus", "cluster"} & own.keys():
-            fields = {name: value for name, value in fields.items() if name not in ("gpus", "cluster", "node")}
+        fields = _kept(fields, own)
         money = {**fields.get("money", {}), **own.get("money", {})}
         fields = {**fields, **own, **({"money": money} if money else {})}
     return PlanRequest(**as_meant(fields))

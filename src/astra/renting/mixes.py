@@ -50,7 +50,7 @@ from astra.spec.money import Money
 
 Which = Literal["some", "all", "none"]
 MOST_EFFORT: Final = 5_000.0  # of all mixes unless all are asked for, half a second or so; the rest stays open
-BENCH: Final = 250.0  # effort of the columns of a GPU type
+COLUMNS_EFFORT: Final = 250.0  # effort of the columns of a GPU type
 OPENED: Final = 4_000.0  # effort of a mix, whatever is searched in it
 MOST_PLANNED: Final = 48  # mixes planned unless all are asked for; of models with experts none, which take much longer
 LEAST_GAIN: Final = 0.9  # unless all are asked for: what two types must be likely to save, a tenth
@@ -166,7 +166,7 @@ class _Bounds:
             if len(offers) > 1:
                 fleet = fleet._replace(columns=tuple(self._planner(offer).fleet.columns[0] for offer in offers))
             else:
-                self.effort.spend(BENCH)
+                self.effort.spend(COLUMNS_EFFORT)
             self._planners[names] = Planner(fleet, exact=False)
         return self._planners[names]
 

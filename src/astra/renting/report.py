@@ -21,8 +21,8 @@ from astra.money.offers import Market
 from astra.money.rates import (
     PREEMPTED_PER_MONTH,
     PREEMPTED_RANGE,
+    PREEMPTION_PROVIDER,
     PREEMPTION_SOURCE,
-    PREEMPTION_TOLD,
     STARTUP_SOURCE,
 )
 from astra.money.tags import owned_usd_per_gpu_h, stale_warnings
@@ -238,7 +238,7 @@ def _spot_notes(tags: Sequence[PriceTag], options: Money) -> list[str]:
     """What is assumed of machines that may be taken away."""
     if not tags:
         return []
-    silent = ", ".join(sorted({tag.provider for tag in tags} - {PREEMPTION_TOLD}))
+    silent = ", ".join(sorted({tag.provider for tag in tags} - {PREEMPTION_PROVIDER}))
     assumed = (
         f"how often machines are taken away is {PREEMPTION_SOURCE}; {f'of {silent} nobody tells; ' * bool(silent)}"
     )
@@ -258,7 +258,7 @@ def _if_taken(one: Refined, options: Money) -> list[str]:
         for each in PREEMPTED_RANGE
         for seconds, usd in (if_taken(one.estimate, options, machines, each),)
     ]
-    figure = f"a figure of {PREEMPTION_TOLD}{f' ({seller} tells none)' * (seller != PREEMPTION_TOLD)}"
+    figure = f"a figure of {PREEMPTION_PROVIDER}{f' ({seller} tells none)' * (seller != PREEMPTION_PROVIDER)}"
     return [
         f"{one.name} is expected to take so long if {PREEMPTED_PER_MONTH:.0%} of its servers are taken away in a "
         f"month, {figure}: {', '.join(said)} (--preemptions)."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from astra.answer import Cost, Estimate, PlanSet, PriceTag
+from astra.answer import NEVER_ENDS, Cost, Estimate, PlanSet, PriceTag
 from astra.answer_money import Choice, MixSearch, RentReport
 from astra.report import drawing
 from astra.report.choices import (
@@ -291,6 +291,8 @@ def bill_sentences(estimate: Estimate) -> list[str]:
         expected = f"{show_seconds(cost.expected.days * 86400)} and {show_dollars(cost.expected.usd)} ({spread})"
         out.append(f"Expected: {expected}.")
         out += restart_sentences(cost)
+    elif NEVER_ENDS in estimate.warnings:
+        out.append("Expected: with restarts it would not end.")
     return [*out, price_words(cost.price)]
 
 
@@ -303,6 +305,7 @@ def bill_in_short(estimate: Estimate) -> str:
     who = "your own" if price.provider == "you" else f"{price.provider} {price.market}"
     seen = f", {price.date}" if price.date else ""
     more = f"; with restarts {show_seconds(expected.days * 86400)} and {show_dollars(expected.usd)}" if expected else ""
+    more += "; with restarts it would not end" * (NEVER_ENDS in estimate.warnings)
     return (
         f"The bill: {show_seconds(cost.days * 86400)} and {show_dollars(cost.usd)} ({usd_spread(cost.usd_range)}), "
         f"{show_dollars(cost.usd_per_billion_tokens)} per billion tokens{_extras(cost)}{more}; at "

@@ -114,9 +114,7 @@ def _of_models(answer: AffordReport) -> str:
     return charts(f"What ${answer.budget_usd:,.0f} buys", panels, "models, by size", notes)
 
 
-@picture_of.register
-def _of_points(answer: Sweep) -> str:
-    return sweep_svg(answer)
+picture_of.register(Sweep, sweep_svg)
 
 
 def drawn(answer: Table, path: str, where: str) -> str | bytes:

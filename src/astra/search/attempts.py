@@ -9,11 +9,8 @@ import msgspec
 
 from astra.cost import effects
 from astra.cost.kernels import launch_s
-from astra.evidence.bars import Doubt
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
-from astra.search.bounds import Grids
-from astra.search.engine import among
 from astra.spec.job import Job, sends_once_within
 from astra.spec.model import ModelSpec
 from astra.spec.runtime import Runtime
@@ -35,13 +32,8 @@ class Attempt(NamedTuple):
     job: Job
     restrictions: Restrictions
     notes: tuple[str, ...] = ()
-    slower: bool = False  # each of its strategies takes as long at least as it does in the first attempt
+    slower: bool = False  # each of its strategies splits experts and takes as long at least as in the first attempt
     worth: float = LEAST_BETTER  # of a step, which it must gain
-
-
-def may_win(attempt: Attempt, first: Grids, doubt: Doubt | None, below_s: float) -> bool:
-    """Whether anything in an attempt may come below some step, by what the grids of the first one take at least."""
-    return not attempt.slower or bool(among(first, keep=1, doubt=doubt, below_s=below_s).candidates)
 
 
 def attempts(job: Job, restrictions: Restrictions) -> list[Attempt]:

@@ -117,6 +117,21 @@ class Grids:
         _, rows, bound_s = self._rest
         return rows[bound_s < limit_s], bound_s[bound_s < limit_s]
 
+    def open_in(self, others: Grids, limit_s: float) -> tuple[Ints, Floats]:
+        """Grids that are among others of the same degrees, all that split experts, and that these bound below a limit.
+
+        Those bounds too.
+        """
+        bound_s = np.full(len(others.space.strategies), np.inf)
+        usual, usual_s, _ = others.usual
+        bound_s[usual] = usual_s
+        rest, _ = others.rest(limit_s)
+        if len(rest):
+            bound_s[rest] = grid_bound_s(others.job, others.space, others.parts_of(rest), rest)
+        bound_s = bound_s[others.space.grids["ep"] > 1]
+        rows = np.flatnonzero(bound_s < limit_s)
+        return rows, bound_s[rows]
+
     def parts_of(self, rows: Ints) -> Gathered:
         """The parts of some grids, timed unless a table has all of them."""
         for known in self._placed:
@@ -245,6 +260,7 @@ def _state_bytes(job: Job, space: Space, grids: Columns, weights: weights_of.Wei
     shares = local(weights, *(grids[name] for name in ("tp", "ep", "etp")))
     dense, expert = ((share / stages)[:, None] for share in shares)
     trained = 0.0 if job.workload.task == "lora" else 1.0
+    # Of frozen weights as many may be in fp8 as there are; of trained ones, which have copies then, none need be.
     held = Held(dense, expert, trained * dense, trained * expert, (1 - trained) * (dense + expert))
     ranks, expert_ranks = (column[:, None] for column in shard_groups(job, grids, expert_groups(grids)[0]))
     zero, offload, moments, reshard = space.shardings
@@ -270,36 +286,39 @@ class BySiblings:
 
     def __init__(self, job: Job, space: Space, gathered: Gathered, siblings: Siblings) -> None:
         self._job, self._space, self._siblings = job, space, siblings
-        usual, grids = siblings.usual, len(siblings.of)
+        usual = siblings.usual
         self._floor_s = floor_s = float(products_s(job, np.asarray(job.pool.gpus)))
         own, rounds = gathered.take(usual), _rounds(job, space, usual)
         apart, gaps, products, attention = (
             rounds * over_model(job, own, seconds) for seconds in (_apart_s, _gaps_s, _products_s, _attention_s)
         )
+        # By usual grid, and one more for those without a sibling; attention, and what hides sends.
+        nobody = len(usual)
+        self._attention_s, self._gaps_s = np.append(attention, 0.0), np.append(gaps, 0.0)
+        if effects.launches_ahead(job.runtime):  # what still shows fills the gaps once more where the host runs ahead
+            self._gaps_s *= 2
         quicker = apart - np.maximum(products - floor_s, 0.0)
-        # By grid, and one more for those without a sibling: [in pieces, split], what hides sends, attention.
-        self._known_s = np.full((2, grids + 1), floor_s)
-        self._gaps_s, self._attention_s = np.zeros(grids + 1), np.zeros(grids + 1)
-        self._known_s[:, usual], self._attention_s[usual] = (apart, quicker), attention
-        # What still shows fills the gaps once more where the host runs ahead.
-        self._gaps_s[usual] = 2 * gaps if effects.launches_ahead(job.runtime) else gaps
+        self._known_s = np.concatenate([apart, [floor_s], quicker, [floor_s]])  # in pieces, then split
+        place = np.full(len(siblings.of) + 1, nobody)
+        place[usual] = np.arange(nobody)
+        self._sibling: Ints = place[siblings.of]
+        self._known = self._sibling + (nobody + 1) * siblings.split  # the bound of each grid among those
 
     def below(self, limit_s: float) -> tuple[Ints, Floats]:
         """Grids whose bound is below a limit, and that bound."""
-        job, siblings, of = self._job, self._siblings, self._siblings.of
-        could = step.least_seconds(job, self._known_s - self._attention_s) < limit_s
-        rows = np.flatnonzero(np.where(siblings.split, could[1][of], could[0][of]))
-        rows = rows[of[rows] != rows]
+        job, of = self._job, self._siblings.of
+        could = step.least_seconds(job, self._known_s - np.tile(self._attention_s, 2)) < limit_s
+        rows = np.flatnonzero(could.take(self._known) & (of != np.arange(len(of))))
         if not len(rows):
             return rows, np.zeros(0)
-        of = of[rows]
         spent_s, sent_s = _pieces_s(job, self._space, rows)
-        attention_s = self._attention_s[of]
-        bound_s = np.where(siblings.split[rows], self._known_s[1, of], self._known_s[0, of])
-        bound_s = bound_s - np.maximum(attention_s - spent_s, 0.0)
-        shown_s = np.maximum(sent_s - np.maximum(attention_s, spent_s) - self._gaps_s[of], 0.0)
-        bound_s = step.least_seconds(job, np.where(of < 0, self._floor_s, bound_s + shown_s))
-        return rows[bound_s < limit_s], bound_s[bound_s < limit_s]
+        sibling = self._sibling.take(rows)
+        attention_s = self._attention_s.take(sibling)
+        bound_s = self._known_s.take(self._known.take(rows)) - np.maximum(attention_s - spent_s, 0.0)
+        shown_s = np.maximum(sent_s - np.maximum(attention_s, spent_s) - self._gaps_s.take(sibling), 0.0)
+        bound_s = step.least_seconds(job, np.where(of.take(rows) < 0, self._floor_s, bound_s + shown_s))
+        hopeful = np.flatnonzero(bound_s < limit_s)
+        return rows.take(hopeful), bound_s.take(hopeful)
 
 
 def _apart_s(part: Part) -> Floats:
@@ -358,7 +377,7 @@ def _at_peak_s(job: Job, forward: float, gpus: Ints | int) -> Floats:
     else:
         peak = most_flops_per_s(device, work.precision)
     flops = passes * forward * work.global_batch * work.seq
-    return np.asarray(flops / (gpus * peak * effects.clock(job.runtime)))
+    return np.asarray(flops / (gpus * peak * effects.clock(job.runtime, job.pool.device.generation)))
 
 
 def _rounds(job: Job, space: Space, rows: Ints) -> Floats:

@@ -55,8 +55,8 @@ def parts_of(
     refined = refine(job_of, options, near, upper=upper)
     if not refined:
         raise NoFeasiblePlan(
-            f"{job.model.name}: no strategy fits on {job.pool.gpus}x{job.pool.device.name} or any part of them. "
-            "astra plan without an objective says what would be needed."
+            f"{job.model.name}: no strategy fits on {job.pool.gpus}x{job.pool.device.name} or any part of them and "
+            "ends there, restarts included. astra plan without an objective says what would be needed."
         )
     return choose(front_of(refined), goal), state
 

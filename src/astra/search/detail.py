@@ -19,7 +19,7 @@ from astra.cost.between import Replicas
 from astra.cost.gathered import Layout, Layouts, layout
 from astra.cost.layers import EMBEDDING, HEAD
 from astra.cost.memory import Activations, Sharding, activations, fits, peak, reserved_bytes
-from astra.cost.parts import Direction, with_slower_host, worst_source
+from astra.cost.parts import Direction, forward_again, with_slower_host, worst_source
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
 from astra.cost.recompute import Recomputes, module_bits
 from astra.cost.stage import (
@@ -213,7 +213,8 @@ class Work:
         self._again = np.divide(once_more, layer_s, out=np.zeros_like(layer_s), where=(layer_s > 0) & full)
         forward = [self._direction(key, "forward").compute_s for key in self._keys]
         self._no_ends = (np.zeros_like(forward[0]),) * 2  # the embedding and the head are never repeated
-        recomputed = self._over([*forward[:-2], *self._no_ends]) * self._again
+        repeated = [forward_again(job.runtime, gathered.parts[key]).compute_s for key in self._keys[:-2]]
+        recomputed = self._over([*repeated, *self._no_ends]) * self._again
         attention_again = 0.0 if full else self._times * once_more
         self.forward_s = self._over(forward)
         self.backward_s = self._over([self._direction(key, "backward").compute_s for key in self._keys])
@@ -297,7 +298,9 @@ def _memory(answer: CostedRow, rank: int) -> dict[str, float]:
     }
     if answer.highest.at_start[rank]:  # before the first step there are weights alone
         named |= {"gradients": 0.0, "optimizer": 0.0, "activations": 0.0}
-    return {**named, "buffers": float(answer.highest.nbytes[rank]) - sum(named.values())}
+    buffers = float(answer.highest.nbytes[rank]) - sum(named.values())
+    named["gradients"] += min(buffers, 0.0)  # there are none yet where a single micro-batch's activations are all there
+    return {**named, "buffers": max(buffers, 0.0)}
 
 
 def breakdown(stages: list[StageEstimate], total_s: float, around: dict[str, float]) -> dict[str, float]:
@@ -372,11 +375,14 @@ def step_range(step_s: float, kind: Kind, *chunks: Sequence[int], without: str =
 
 
 def training_flops_per_token(job: Job) -> float:
-    """Model FLOPs: three times the forward pass, twice where base weights are frozen (LoRA)."""
-    times = 2.0 if job.workload.task == "lora" else 3.0
+    """Model FLOPs: three times the forward pass; of products with frozen weights (LoRA) twice."""
     model, work = job.model, job.workload
     more = work.mtp * weights_of.predictor_flops_per_token(model, work.span) if work.mtp else 0.0
-    return times * (weights_of.forward_flops_per_token(model, work.span) + more)
+    forward = weights_of.forward_flops_per_token(model, work.span) + more
+    if work.task != "lora":
+        return 3 * forward
+    no_weights = weights_of.attention_flops_per_token, weights_of.other_flops_per_token
+    return 2 * forward + sum(flops(model, work.span) for flops in no_weights)
 
 
 def recomputed_share(job: Job, row: Row) -> float:

@@ -91,24 +91,23 @@ def search(
 
 
 def among(
-    grids: Grids,
-    *,
-    keep: int,
-    progress: Progress | None = None,
-    doubt: Doubt | None = None,
-    below_s: float = np.inf,
-    within: float = np.inf,
-    advise: bool = False,
-) -> SearchOutcome:
-    """The same below some step and ``within`` so many times the best, among grids that may have been looked at."""
+    grids: Grids, *, keep: int, progress: Progress | None = None, doubt: Doubt | None = None, below_s: float = np.inf,
+    within: float = np.inf, advise: bool = False, quicker: Grids | None = None,
+) -> SearchOutcome:  # fmt: skip
+    """The same below some step and ``within`` so many times the best, among grids that may have been looked at.
+
+    ``quicker``: grids that were looked at, on each of which a step takes no longer than on the same one of these.
+    """
     started, space, job = time.perf_counter(), grids.space, grids.job
     leaders = Leaders(job, space, keep, doubt=doubt, below_s=below_s, within=within, advise=advise)
     if not (space.empty or advise or below_s < np.inf) and grids.none_fits():
         leaders.unfit = float(space.strategies.sum())
     elif not space.empty:
-        rows, bound_s, gathered = grids.usual
-        leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
-        rest, bound_s = grids.rest(leaders.worst_s() / leaders.least_doubt_of_all())
+        if quicker is None:
+            rows, bound_s, gathered = grids.usual
+            leaders.race(rows, leaders.least_doubt(rows) * bound_s, gathered, progress)
+        limit_s = leaders.worst_s() / leaders.least_doubt_of_all()
+        rest, bound_s = grids.rest(limit_s) if quicker is None else grids.open_in(quicker, limit_s)
         groups = group_of({name: space.grids[name][rest] for name in GROUP})
         rows = rest[leaders.least_doubt(rest) * bound_s < leaders.limit_s(groups)]
         if len(rows):

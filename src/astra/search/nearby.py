@@ -83,13 +83,14 @@ def advice(world: World, ask: Ask) -> str:
 def batches(asked: Other) -> list[Other]:
     """Batches near the one asked for, those that leave most ways to deal them first.
 
-    What counts is the divisor they share with the GPUs, then how often the rest is even (micro-batches of several
-    samples), then how near they are.
+    What counts is the divisor they share with the GPUs, or with the odd part of them, which no other degree takes; then
+    how often the rest is even (micro-batches of several samples), then how near they are.
     """
     reach = min(int(asked.batch * NEAR_BATCH), _WIDEST)
     near = np.arange(max(asked.batch - reach, 1), asked.batch + reach + 1)
-    shared = np.gcd(near, asked.gpus)
-    near, shared = near[shared > gcd(*asked)], shared[shared > gcd(*asked)]
+    shared, odd = np.gcd(near, asked.gpus), asked.gpus // (asked.gpus & -asked.gpus)
+    more = (shared > gcd(*asked)) | (np.gcd(near, odd) > gcd(asked.batch, odd))
+    near, shared = near[more], shared[more]
     rest = near // shared
     even = np.gcd(rest, 8)
     order = np.lexsort((np.abs(near - asked.batch), -even, -shared))
@@ -158,7 +159,8 @@ def _table(world: World, other: Other, effort: Effort) -> CountTable:
 
     def newly_dealt(columns: Columns) -> Bools:
         share, rest = np.divmod(asked.batch, columns["dp"])
-        return np.asarray((rest != 0) | (share % 4 != 0))  # or micro-batches of several samples do not divide it
+        # Or micro-batches of several samples do not divide it, or rounds of a pipeline of several chunks.
+        return np.asarray((rest != 0) | (share % 4 != 0) | (share % columns["pp"] != 0))
 
     job = _job(world, other)
     hopeful = newly_dealt if other.gpus == asked.gpus else None

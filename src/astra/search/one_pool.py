@@ -125,8 +125,13 @@ def plan_pool(world: World, progress: Progress | None = None) -> PlanSet:
 
 
 def divides(gpus: int, batch: int) -> bool:
-    """Whether the smaller of both divides the larger one: no number near them leaves more ways to deal."""
-    return math.gcd(gpus, batch) == min(gpus, batch)
+    """Whether no number near them leaves more ways to deal: the smaller of both divides the larger one.
+
+    Pipelines of several chunks take their micro-batches in rounds of as many as there are stages. Of fewer samples than
+    GPUs they can, where what the GPUs are more is a power of two, which tensor and context parallelism may take.
+    """
+    rest = max(gpus // batch, 1)
+    return math.gcd(gpus, batch) == min(gpus, batch) and rest & (rest - 1) == 0
 
 
 def _remarks(world: World, best: Estimate) -> list[Nearby]:

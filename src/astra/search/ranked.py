@@ -13,7 +13,7 @@ from astra.cost.stage import Gathered
 from astra.evidence.bars import UNEQUAL, Doubt
 from astra.rules.restrictions import Restrictions
 from astra.rules.table import Rule
-from astra.search.attempts import LEAST_BETTER, Attempt, alternatives, attempts, may_win, roomiest
+from astra.search.attempts import LEAST_BETTER, Attempt, alternatives, attempts, roomiest
 from astra.search.bounds import Grids
 from astra.search.detail import estimate
 from astra.search.engine import Candidate, Progress, SearchOutcome, among
@@ -114,9 +114,8 @@ def ranked(
         if late():
             break
         below_s = (1 - other.worth) * min(judged.by(result) for _, result in best if _runs(result))
-        if not may_win(other, known, judged.doubt(other), below_s):
-            continue
-        more = among(grids_of(other), keep=keep, doubt=judged.doubt(other), below_s=below_s)
+        quicker = known if other.slower else None
+        more = among(grids_of(other), keep=keep, doubt=judged.doubt(other), below_s=below_s, quicker=quicker)
         searches.append(more)
         own = _dealt_best(judged, other, more) if more.candidates else []
         if any(_runs(result) and judged.by(result) < below_s for _, result in own):

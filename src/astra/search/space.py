@@ -326,10 +326,10 @@ class Space:
         self.rules = [rule for rule in self.rules if not rule.needs <= known]
         spoken = spoken_of(met)
         read, rows = cross({name: column for name, column in columns.items() if name in spoken} or columns, more)
-        verdict = self.verdict(read, met, below[rows] * times)
-        kept = rows[verdict.ok]
-        wide = {name: column[kept] for name, column in columns.items()}
-        return wide | {name: read[name][verdict.ok] for name in more}, below[kept], kept
+        ok = np.flatnonzero(self.verdict(read, met, below.take(rows) * times).ok)  # rows are taken sooner than masked
+        kept = rows.take(ok)
+        wide = {name: column.take(kept) for name, column in columns.items()}
+        return wide | {name: read[name].take(ok) for name in more}, below.take(kept), kept
 
     def verdict(self, columns: Columns, rules: Sequence[Rule], weights: Floats) -> Verdict:
         """Rows no rule refuses; the ledger counts the strategies of those refused."""
@@ -357,7 +357,7 @@ def _splits(job: Job, pp: int, vp: int) -> list[tuple[int, ...]]:
         return [equal]
     found = [equal, split.split(depth, stages, last_layers(job))]
     work, front, _ = split.layer_work(model, job.workload.span)
-    if 1 < stages <= depth and (front > 0 or max(work) > split.ALIKE * min(work)):
+    if 1 < stages <= depth and (front > 0 or max(work) > split.EVEN_WORK * min(work)):
         found.append(split.weighted(work, stages, front, last_layers(job)))
     return list(dict.fromkeys(layers for layers in found if layers is not None))
 

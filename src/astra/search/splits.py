@@ -34,8 +34,9 @@ from astra.spec.strategy import Strategy, replace
 
 ROUNDS: Final = 12
 FEW_STAGES: Final = 12  # up to here a layer may move from any stage to any other
-FEW: Final = 8  # micro-batches for each stage, up to which other micro-batches are split too
+FEW: Final = 32  # micro-batches for each stage, up to which other micro-batches are split too
 NEAR: Final = 0.01  # more than the best split was seen to gain over one whose stages have as much to do
+NEAR_FILLING: Final = 0.06  # the same of pipelines that are never full
 REACH: Final = 4  # layers that the ends of a pipeline may have more or fewer at once
 LEAST_GAIN: Final = 1e-9  # of the step
 WORTH: Final = 0.005  # of the step, for which other numbers of chunks are taken
@@ -62,8 +63,7 @@ def best_splits(
     Given what it had to keep to, the first is also tried with other micro-batches, the best with other recompute, and
     what is as good in equal chunks, which are doubted less.
     """
-    limit_s = candidates[0].step_s * (1 + NEAR)
-    near = [one for one in candidates if one.step_s * (1 - _unequal(job, one.strategy)) <= limit_s]
+    near = [one for one in candidates if _least_s(job, one) <= candidates[0].step_s]
     others = [] if restrictions is None else _variants(job, candidates[0].strategy, restrictions)
     polished = all_polished(job, [*near, *others], user_rules, timed)
     if restrictions is not None:
@@ -75,13 +75,20 @@ def best_splits(
     return [found.get(one, one) for one in candidates] + [one for one in polished[len(near) :] if one.step_s < inf]
 
 
+def _least_s(job: Job, one: Candidate) -> float:
+    """What another split may bring the step to: ranks with as much to do each, and some more."""
+    strategy = one.strategy
+    few = job.workload.global_batch <= strategy.dp * strategy.mbs * strategy.pp
+    return one.step_s * (1 - _unequal(job, strategy)) / (1 + (NEAR_FILLING if few else NEAR))
+
+
 def _variants(job: Job, strategy: Strategy, restrictions: Restrictions) -> list[Candidate]:
     """The same with half and twice the micro-batch: other splits may make room, or less bubble.
 
-    Only where there are few micro-batches.
+    Only where there are few chunks and few micro-batches.
     """
     own, batch = job.workload.global_batch // strategy.dp, strategy.mbs
-    if strategy.vp > 1 or not 1 < strategy.pp <= FEW_STAGES or own > FEW * strategy.pp * batch:
+    if strategy.pp == 1 or strategy.pp * strategy.vp > FEW_STAGES or own > FEW * strategy.pp * batch:
         return []
     sizes = [mbs for mbs in (batch // 2, 2 * batch) if mbs and own % mbs == 0]
     return [Candidate(replace(strategy, mbs=mbs), inf) for mbs in restrictions.filter("mbs", sizes)]
@@ -139,15 +146,18 @@ def _waiting(job: Job, strategy: Strategy) -> float:
 def _turned(
     job: Job, best: Candidate, user_rules: Sequence[Rule], timed: Sequence[Gathered], restrictions: Restrictions
 ) -> Candidate:
-    """What moves of one layer do not reach: other ends with all between them alike, with other recompute too."""
+    """What moves of one layer do not reach: less offload, other recompute, and other ends of few chunks."""
     for _ in range(ROUNDS):
         strategy, limit_s = best.strategy, best.step_s * (1 - LEAST_GAIN)
-        if not 1 < strategy.pp * strategy.vp <= FEW_STAGES or best.step_s == inf:
+        few = strategy.pp * strategy.vp <= FEW_STAGES
+        saves = strategy.recompute != "none" or strategy.offload != "none"
+        if strategy.pp == 1 or best.step_s == inf or not (few or saves):
             break
         said = job.saying(strategy)
         parts = parts_of(said, as_row(said, strategy).meshes.columns, timed if said is job else ())
         layers = layers_of(said, strategy)
-        splits, some = other_ends(layers), [strategy, *_recomputing(strategy, max(layers), restrictions)]
+        splits = other_ends(layers) if few else []
+        some = [strategy, *_saving_less(strategy, max(layers), restrictions)]
         tries = [Tried(one, parts, splits if one is strategy else [layers, *splits], limit_s) for one in some]
         quicker = [
             Candidate(replace(one, layers=() if split == even(sum(split), len(split)) else split), seconds)
@@ -162,8 +172,10 @@ def _turned(
     return best
 
 
-def _recomputing(strategy: Strategy, chunk_layers: int, restrictions: Restrictions) -> Iterator[Strategy]:
-    """The same with less full recompute, down to none, or between other checkpoints."""
+def _saving_less(strategy: Strategy, chunk_layers: int, restrictions: Restrictions) -> Iterator[Strategy]:
+    """The same without offload; with less full recompute, down to none, or between other checkpoints."""
+    if strategy.offload != "none" and restrictions.allows("offload", "none"):
+        yield replace(strategy, offload="none")
     if strategy.recompute == "none":
         return
     plain = replace(strategy, recompute="none", method="uniform", recompute_layers=1, modules=())

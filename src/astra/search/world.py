@@ -14,9 +14,11 @@ from astra.catalog import runtimes
 from astra.catalog.clusters import parse_cluster, read_cluster
 from astra.catalog.models import is_known
 from astra.catalog.models import model as find_model
+from astra.catalog.prices import book
 from astra.errors import InputError
 from astra.money.objectives import Goal, goal_of, is_rate
 from astra.money.objectives import find as find_objective
+from astra.money.tags import wanted
 from astra.rules.can import usual_runtime
 from astra.rules.restrictions import Restrictions, parse_restrictions
 from astra.rules.table import Rule, rule_lines, rules_of
@@ -55,6 +57,8 @@ class World(NamedTuple):
         """Look everything up, once; ``cluster`` is one to begin with, where the request leaves the GPUs open."""
         if request.objective is not None:
             find_objective(request.objective)
+        if request.money.providers or request.money.regions or request.money.prices:
+            wanted(request.money, book(request.money.prices))  # what nobody knows, whatever is priced
         spec = find_model(request.model)
         length = seq_of(spec, request.seq)
         lines, rules = _rules(request)

@@ -107,7 +107,7 @@ def _rounded(tokens: float) -> float:
     return math.floor(tokens / unit) * unit
 
 
-_TOLD: Final = ("strategy", "step_s", "tokens_per_s", "mfu", "peak_reserved_gib", "memory_limit_gib", "runtime",
+_OF_PLAN: Final = ("strategy", "step_s", "tokens_per_s", "mfu", "peak_reserved_gib", "memory_limit_gib", "runtime",
                 "evidence", "warnings")  # fmt: skip
 
 
@@ -194,7 +194,7 @@ def _job(sharing: DeclaredSharing, place: int, point: PlannedPoint, solved: Solv
         late_s=max(end_s - job.deadline_s, 0.0) if end_s > job.deadline_s + 1e-6 else 0.0,
         usd=point.usd,
         step_s_range=Range(low=point.plan["step_s_low"], high=point.plan["step_s_high"]),
-        **{name: point.plan[name] for name in _TOLD},
+        **{name: point.plan[name] for name in _OF_PLAN},
         asked=request_of(job, sharing.pools[point.pool], point.nodes).plain("plan"),
     )
 

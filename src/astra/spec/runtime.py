@@ -31,7 +31,10 @@ class EffectField(NamedTuple):
 
 EFFECTS: Final[dict[str, EffectField]] = {
     "clock": EffectField(1, "tensor throughput in a step over that of hours of GEMMs alone"),
-    "clock_follows_power": EffectField(0, "clock is the most: it falls towards 1 where GEMMs fill the time"),
+    "clock_ampere": EffectField(
+        0, "the same on GPUs up to Ampere, which their power limit slows down less; 0: no other"
+    ),
+    "clock_follows_power": EffectField(0, "the clock is the full one, and falls towards 1 where GEMMs fill the time"),
     "attention_rate": EffectField(1, "speed of its attention over that of the kernel named"),
     "collective_launches": EffectField(0, "operators that take the host as long as issuing one collective"),
     "launches_ahead": EffectField(
@@ -39,6 +42,8 @@ EFFECTS: Final[dict[str, EffectField]] = {
     ),
     "experts_together": EffectField(0, "one kernel for the products of all of a rank's experts, not one for each"),
     "shared_adapters": EffectField(0, "one adapter for a product of all of a rank's experts, not one for each"),
+    "stops_recompute": EffectField(0, "layers are run again as far as backward needs: without their last product"),
+    "fp32_router": EffectField(0, "experts are chosen by a product in fp32, outside of tensor cores"),
     "separate_products": EffectField(
         0, "queries, keys and values, and both halves of a gate, are products of their own"
     ),
@@ -200,6 +205,7 @@ class Usual(Spec, frozen=True, kw_only=True):
     stands_for: tuple[Line, ...] = ()  # other code, for which it is the nearest there is
     eager: Name = ""  # the runtime it is where a run says "no compile",
     compiled: Name = ""  # where it says torch.compile,
+    fused: dict[Line, Name] = msgspec.field(default_factory=dict)  # where it says whose kernels run uncompiled,
     unfused: Name = ""  # and where it says that attention is not fused; empty: itself
     before: dict[Line, Name] = msgspec.field(default_factory=dict)  # what it was before a month, such as 2025-04
     precision: Literal["", "bf16", "fp16", "tf32"] = ""  # empty: bf16, or fp16 on a GPU without
@@ -250,7 +256,8 @@ class Memory(Spec, frozen=True, kw_only=True):
     )
     keeps_projection: bool  # the QKV projection stays alive beside its rotated queries and keys
     context_bytes: float  # device memory outside the allocator: CUDA context, NCCL, libraries
-    reserved_ratio: float  # allocator's reserved over allocated at the peak
+    reserved_ratio: float  # allocator's reserved over allocated at the peak,
+    full_ratio: float = 0.0  # and on a full GPU, with all given back that can be; 0: the same
     fitted_on: Line = ""  # the ratio; empty: assumed
 
 

@@ -126,14 +126,11 @@ def _planned(change: Change, base: Estimate) -> Changed:
     try:
         planset: PlanSet = api.plan(change.request)
     except AstraError as error:
-        return Changed(
-            key=change.key, change=change.words, strategy=None, step_s=None, tokens_per_s=None, gain=None,
-            usd_per_billion_tokens=None, evidence="", why=str(error),
-        )  # fmt: skip
+        return Changed(key=change.key, change=change.words, why=str(error))
     best = planset.best.estimate
     return Changed(
         key=change.key, change=change.words, strategy=best.strategy, step_s=best.step_s,
         tokens_per_s=best.tokens_per_s, gain=best.tokens_per_s / base.tokens_per_s - 1,
         usd_per_billion_tokens=None if best.cost is None else best.cost.usd_per_billion_tokens,
-        evidence=best.evidence, why="",
+        evidence=best.evidence,
     )  # fmt: skip

@@ -23,13 +23,13 @@ class Changed(Result, frozen=True, kw_only=True):
 
     key: str  # memory, batch, cluster-links, node-links, gpu, precision, restrictions, or a word of the strategy
     change: str  # in words
-    strategy: str | None  # None: nothing fits, or it cannot be run
-    step_s: float | None
-    tokens_per_s: float | None
-    gain: float | None  # of tokens per second
-    usd_per_billion_tokens: float | None
-    evidence: str
-    why: str  # where there is no plan
+    strategy: str | None = None  # None: nothing fits, or it cannot be run
+    step_s: float | None = None
+    tokens_per_s: float | None = None
+    gain: float | None = None  # of tokens per second
+    usd_per_billion_tokens: float | None = None
+    evidence: str = ""
+    why: str = ""  # where there is no plan
 
 
 class TermDifference(Result, frozen=True, kw_only=True):
@@ -90,16 +90,16 @@ class SweepPoint(Result, frozen=True, kw_only=True):
     """The best plan at one place of a sweep."""
 
     at: dict[str, str]  # by the name of what is swept
-    strategy: str | None  # None: nothing fits, or it cannot be run
-    gpus: int | None
-    step_s: float | None
-    step_s_range: Range | None
-    tokens_per_s: float | None
-    mfu: float | None
-    peak_reserved_gib: float | None
-    usd_per_billion_tokens: float | None
-    new_strategy: bool  # degrees or recompute are others than at the point before
-    why: str
+    strategy: str | None = None  # None: nothing fits, or it cannot be run
+    gpus: int | None = None
+    step_s: float | None = None
+    step_s_range: Range | None = None
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    peak_reserved_gib: float | None = None
+    usd_per_billion_tokens: float | None = None
+    new_strategy: bool = False  # degrees or recompute are others than at the point before
+    why: str = ""
 
 
 class Sweep(Table, frozen=True, kw_only=True):

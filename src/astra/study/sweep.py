@@ -146,10 +146,7 @@ def _point(base: World, at: dict[str, str], before: SweepPoint | None) -> SweepP
     try:
         best: Estimate = api.plan(request).best.estimate
     except AstraError as error:
-        return SweepPoint(
-            at=at, strategy=None, gpus=None, step_s=None, step_s_range=None, tokens_per_s=None, mfu=None,
-            peak_reserved_gib=None, usd_per_billion_tokens=None, new_strategy=False, why=str(error),
-        )  # fmt: skip
+        return SweepPoint(at=at, why=str(error))
     return SweepPoint(
         at=at,
         strategy=best.strategy,
@@ -161,7 +158,6 @@ def _point(base: World, at: dict[str, str], before: SweepPoint | None) -> SweepP
         peak_reserved_gib=best.peak_reserved_gib,
         usd_per_billion_tokens=None if best.cost is None else best.cost.usd_per_billion_tokens,
         new_strategy=before is not None and shape(best.strategy) != shape(before.strategy),
-        why="",
     )
 
 

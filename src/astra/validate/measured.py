@@ -57,7 +57,12 @@ Peak = Literal["first", "most", "first reserved", "reserved", "first device", "d
 _PEAKS: Final[dict[str, tuple[Peak, Peak]]] = {
     "allocated": ("first", "most"), "reserved": ("first reserved", "reserved"), "device": ("first device", "device"),
 }  # fmt: skip
-_DRIVER: Final = re.compile(r"nvidia-smi|nvml|device memory used|total used", re.IGNORECASE)
+# Who counted it, where a run says so; what the driver counts is said beside other figures.
+_COUNTED: Final = (
+    (r"nvidia-smi|nvml|device memory used|total used", "device"),
+    (r"max[_ ](?:memory[_ ])?allocated|peak allocated", "allocated"),
+    (r"max[_ ](?:memory[_ ])?reserved|peak reserved", "reserved"),
+)
 _SUSPECT: Final = ("DO NOT USE", "SUSPECT", "INCONSISTENT")
 _FILLED: Final = "shape not filled"  # by the survey; a row that is replayed has one
 
@@ -87,7 +92,7 @@ def measured_of(
         filled.append("step time from TFLOP/s, counted as 3 forward passes with causal attention")
     oom = switch(words_of(row, "oom"))
     first = "rank 0" in notes.lower()
-    logs = "device" if _DRIVER.search(notes) else runtime.usual.logs
+    logs = next((who for words, who in _COUNTED if re.search(words, notes.lower())), runtime.usual.logs)
     of: Peak = _PEAKS[logs][not first]
     peak = number(row, "measured_peak_mem_gb")
     return Measured(None if oom else step, peak, of, oom), _aside(notes, step, oom)

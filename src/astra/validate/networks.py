@@ -73,12 +73,14 @@ class Network(NamedTuple):
     """What a text says of the links between nodes; None where it says nothing.
 
     With both rates the text has one and does not say whose: a port's, if each GPU of such a node has a port like that.
+    Neither is a stated port's where GPUs share ports: then it is all that the node has.
     """
 
     kind: str | None
     bytes_per_s: float | None  # of a node
     oversubscription: float = 1.0
     port_bytes_per_s: float | None = None  # where neither is told how many ports there are nor their total
+    port_stated: bool = False  # as a rate, not by its generation alone
 
 
 def read_network(text: str, per_node: int) -> Network:
@@ -92,7 +94,7 @@ def read_network(text: str, per_node: int) -> Network:
     joint = " ".join(plain)
     oversubscribed, scope = _oversubscription(text), _OF_GPUS.search(joint)
     if (port := _port(joint)) is not None:
-        return Network(kind, None, oversubscribed, port * _GBIT)
+        return Network(kind, None, oversubscribed, port * _GBIT, _RATE.search(joint) is not None)
     rates = [rate for part in (plain if not _OF_PORTS.search(joint) else [joint]) if (rate := _all_ports(part))]
     if not rates:
         return Network(kind, None, oversubscribed)
@@ -231,7 +233,9 @@ def _outside(tiers: list[Link], size: int, network: Network) -> list[Link]:
     racks = [link for link in tiers if link.kind == "rack"]
     beyond = [link for link in tiers if link.kind != "rack"] or [tiers[-1]]
     own, port = beyond[0].bytes_per_s, network.port_bytes_per_s
-    if port is not None and (network.bytes_per_s is None or math.isclose(port, own, rel_tol=0.01)):
+    if port is not None and network.port_stated and port > 1.01 * own:
+        network = network._replace(bytes_per_s=port)
+    elif port is not None and (network.bytes_per_s is None or math.isclose(port, own, rel_tol=0.01)):
         network = network._replace(bytes_per_s=min(port, own) * size)  # a port for each GPU, or what the node has
     if network.bytes_per_s is None:
         named = [replace(link, kind=network.kind or link.kind) for link in beyond]

@@ -23,6 +23,7 @@ from astra.validate.replay import JOINED, ReplayedRun
 
 SCHEMA: Final = "astra.validate/1"
 SEVERAL: Final = "several pools"
+STOOD_IN: Final = "stood in"  # frameworks that no other source has run
 LEAST_STRATEGIES: Final = 4  # in a group that is picked from
 SCALES: Final = ((8, "1-8 GPUs"), (64, "9-64 GPUs"), (512, "65-512 GPUs"))
 WORST: Final = 10
@@ -245,19 +246,19 @@ def _lines(rows: Sequence[ReplayedRun], key: Callable[[ReplayedRun], str]) -> li
 
 
 def _coverage(rows: Sequence[ReplayedRun], *, shipped: bool) -> list[Coverage]:
-    """Of all timed runs, and of dense models and models with experts.
+    """Of all timed runs, of dense models, of models with experts, and of frameworks that another one stands in for.
 
     Constants may have been fitted on shipped runs: those are judged as they were predicted without their source.
     """
     intervals = (
-        [(one.kind, one.held, math.expm1(one.log_bar)) for one in unseen()]
+        [((one.kind, *[STOOD_IN] * one.stood_in), one.held, math.expm1(one.log_bar)) for one in unseen()]
         if shipped
-        else [(row.evidence, row.held, row.predicted_step_s_range.high / row.predicted_step_s - 1) for row in rows
+        else [((row.evidence,), row.held, row.predicted_step_s_range.high / row.predicted_step_s - 1) for row in rows
               if row.held is not None and row.predicted_step_s_range and row.predicted_step_s]
     )  # fmt: skip
     parts: dict[str, list[tuple[bool, float]]] = {}
-    for kind, held, bar in intervals:
-        for name in ("all", kind):
+    for kinds, held, bar in intervals:
+        for name in ("all", *kinds):
             parts.setdefault(name, []).append((bool(held), bar))
     return [
         Coverage(name=name, runs=len(part), held=sum(held for held, _ in part) / len(part),

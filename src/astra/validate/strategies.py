@@ -43,6 +43,11 @@ _GRAPHS: Final = (
     (r"(?:whole|full)(?: iterations?)?(?: cuda)? graphs", "full"),
     (r"partial cuda graphs|cuda graphs of parts", "partial"),
 )
+_DISPATCHES: Final = (
+    (r"deep-?ep\b", "deepep"),
+    (r"hybrid-?ep\b", "hybridep"),
+    (r"plain all-?to-?all|all-?to-?all dispatch|alltoall", "alltoall"),
+)
 # Recompute in words: the kind that a text names first in this order.
 _KINDS: Final = (
     (r"^(?:no|none|without|w/o|off|disabled)\b", "none"),
@@ -92,10 +97,12 @@ def runtime_of(framework: str, version: str, notes: str, flash: str) -> tuple[st
     usual = runtimes.runtime(name).usual
     if usual.unfused and switch(flash) is False:
         return usual.unfused, ""
-    if usual.eager and "no compile" in notes.lower():
-        return usual.eager, ""
     if usual.compiled and re.search(r"(?<!no )(?:torch[. ]compile|\bcompiled\b)", notes.lower()):
         return usual.compiled, ""
+    if fused := next((other for word, other in usual.fused.items() if word in notes.lower()), ""):
+        return fused, ""
+    if usual.eager and "no compile" in notes.lower():
+        return usual.eager, ""
     stated = re.search(r"\b20\d\d(-\d\d)?\b", version)
     month = stated and stated.group() + ("" if stated.group(1) else "-12")
     older = [month_of for month_of in usual.before if month and month < month_of]
@@ -149,12 +156,20 @@ def strategy_of(world: World, degrees: Degrees, settings: RunSettings) -> tuple[
         layers = split_by_parameters(model, degrees.pp)
     unstated = fields.pop("unstated", False)
     strategy = recipe_words(world.job, Strategy(**fields, layers=layers), settings.precision, settings.version, filled)
-    graphs = next((kind for words, kind in _GRAPHS if re.search(words, settings.notes.lower())), strategy.graphs)
+    graphs = _in_notes(_GRAPHS, settings.notes, strategy.graphs)
     if graphs in runtime.can.graphs:
         strategy = replace(strategy, graphs=graphs)
+    dispatch = _in_notes(_DISPATCHES, settings.notes, strategy.dispatch)
+    if model.moe is not None and strategy.ep > 1 and dispatch in runtime.can.dispatch:
+        strategy = replace(strategy, dispatch=dispatch)
     if world.several:
         strategy = replace(strategy, **said(joint_words(world.job), strategy.ep))
     return least_recompute(world, strategy, filled) if unstated else strategy, filled
+
+
+def _in_notes(words: tuple[tuple[str, str], ...], notes: str, usual: str) -> str:
+    """The first kind whose words are in the notes."""
+    return next((kind for pattern, kind in words if re.search(pattern, notes.lower())), usual)
 
 
 def _switch(text: str, usual: bool, what: str, filled: list[str]) -> bool:

@@ -130,7 +130,7 @@ class _BlockModule(torch.nn.Module):
         return x + self.feed_forward(self.norm2(x))
 
 
-class _Decoder(torch.nn.Module):
+class Decoder(torch.nn.Module):
     """A stage: the embedding on the first, norm and output on the last."""
 
     def __init__(self, case: Case) -> None:
@@ -147,6 +147,7 @@ class _Decoder(torch.nn.Module):
         self.table = None  # made where the weights are
 
     def forward(self, x: Any) -> Any:
+        """Tokens or what the stage before sent; logits or what is sent on."""
         if self.embedding is not None:
             x = self.embedding(x)
         if self.positions is not None:
@@ -154,11 +155,6 @@ class _Decoder(torch.nn.Module):
         for layer in self.layers:
             x = layer(x, self.table)
         return x if self.head is None else self.head(self.norm(x))
-
-
-def build_decoder(case: Case) -> Any:
-    """The stage's modules, on the device torch makes tensors on now."""
-    return _Decoder(case)
 
 
 def loss_of(logits: Any, labels: Any) -> Any:

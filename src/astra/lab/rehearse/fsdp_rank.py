@@ -49,7 +49,7 @@ class FsdpRank(torch_run.TorchRank):
         compiles = case.compiled and not fused
         self.loss = torch.compile(loss, dynamic=False) if compiles else loss
         with torch.device("meta"):
-            stage = decoder.build_decoder(case)
+            stage = decoder.Decoder(case)
         self.params = sum(parameter.numel() for parameter in stage.parameters())
         _shard(case, stage, self.device, compiles=compiles)
         return stage

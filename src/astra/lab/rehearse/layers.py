@@ -149,8 +149,8 @@ class _LayerModule(torch.nn.Module):
         return torch.nn.functional.silu(gate) * up
 
 
-class _StageModule(torch.nn.Module):
-    """A stage: the embedding on the first, the loss on the last."""
+class StageModule(torch.nn.Module):
+    """The rank's part of a stage, with random bf16 weights: the embedding on the first, the loss on the last."""
 
     def __init__(self, case: Case, device: str) -> None:
         super().__init__()
@@ -171,6 +171,7 @@ class _StageModule(torch.nn.Module):
         self.table = None if model.learned_positions else _table(case, device)
 
     def forward(self, x: Any, labels: Any) -> Any:
+        """Tokens or what the stage before sent; the loss or what is sent on."""
         if self.embedding is not None:
             x = self.embedding(x)
             if self.positions is not None:
@@ -194,6 +195,7 @@ class _StageModule(torch.nn.Module):
         return self.run(layers[whole:], x)
 
     def run(self, layers: Any, x: Any) -> Any:
+        """Some layers, one after another."""
         for layer in layers:
             x = layer(x, self.table)
         return x
@@ -206,8 +208,3 @@ def _table(case: Case, device: str) -> tuple[Any, Any]:
     angles = torch.outer(torch.arange(case.seq, device=device, dtype=torch.float32), rates).repeat(1, 2)
     cos, sin = (values.to(torch.bfloat16)[:, None, None] for values in (angles.cos(), angles.sin()))
     return cos, sin
-
-
-def build_stage(case: Case, device: str) -> Any:
-    """The rank's part of a stage, with random bf16 weights."""
-    return _StageModule(case, device)

@@ -14,7 +14,7 @@ import torch
 
 from astra.lab.rehearse import torch_run
 from astra.lab.rehearse.case import Case
-from astra.lab.rehearse.layers import build_stage, received
+from astra.lab.rehearse.layers import StageModule, received
 
 _CLIP: Final = 1.0
 
@@ -24,7 +24,7 @@ class PlainRank(torch_run.TorchRank):
 
     def __init__(self, case: Case, device: str) -> None:
         self.torch, self.case, self.device, self.gpu = torch, case, device, device == "cuda"
-        self.stage = build_stage(case, self.device)
+        self.stage = StageModule(case, self.device)
         self.parameters = list(self.stage.parameters())
         shards = case.strategy.dp if case.strategy.zero else 1
         for parameter in self.parameters:

@@ -87,12 +87,8 @@ def rehearse_memory(case: Case, build: Build) -> dict[str, Any]:
     return {**row, "oom": False, "wall_s": round(time.perf_counter() - began, 3)}
 
 
-def rehearse_run(case: Case, build: Build, costs: Costs, *, watch: Any = None) -> dict[str, Any]:
+def _measure(case: Case, build: Build, costs: Costs, row: dict[str, Any], watch: Any = None) -> None:
     """Warm up and measure on the GPU."""
-    return measure.measured(case, clear, lambda row: _measure(case, build, costs, row, watch))
-
-
-def _measure(case: Case, build: Build, costs: Costs, row: dict[str, Any], watch: Any) -> None:
     from astra.lab.profile.gpu import kernels_of
 
     rank = build(case, "cuda")
@@ -136,7 +132,9 @@ def one(case: Case, build: Build, costs: Costs | None, world: int, **how: Any) -
     """The row of one case, as one rank of a fake job; what torch refuses is said in it."""
     fabric.join(case.rank % world, world)
     try:
-        return rehearse_memory(case, build) if costs is None else rehearse_run(case, build, costs, **how)
+        if costs is None:
+            return rehearse_memory(case, build)
+        return measure.measured(case, clear, lambda row: _measure(case, build, costs, row, **how))
     except Exception as error:
         return refused(case, error)
     finally:

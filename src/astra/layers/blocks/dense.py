@@ -56,7 +56,8 @@ def _operators(model: ModelSpec, kind: LayerKind, shard: Shard) -> Layer:
         "layernorm": Module(norm_bytes, streams=(streams[0],)),
         "mlp": Module(feed.kept.whole, tuple(gemm.name for gemm in feed.gemms), feed.streams, tp_share(kind)),
     }
-    return joined._replace(kept=joined.kept._replace(working=working), modules=modules)
+    last = feed.gemms[-1].name if norms <= 1 and "post_norm" not in model.quirks else ""  # no norm is behind it
+    return joined._replace(kept=joined.kept._replace(working=working), modules=modules, last=last)
 
 
 def backward_bytes(model: ModelSpec, shard: Shard, feed: Layer) -> Floats:

@@ -10,7 +10,7 @@ import msgspec
 from astra.answer import PriceTag
 from astra.cost.lines import crossings, egress_usd
 from astra.money import rates
-from astra.money.bill import Hired, cost_of, hired, judged_by
+from astra.money.bill import Hired, cost_of, hired, judged_by, never_ends
 from astra.money.tags import stale_warnings, tag_of
 from astra.search.fleet.pools import Fleet
 from astra.search.fleet.records import MixedEstimate
@@ -57,7 +57,7 @@ def with_run(fleet: Fleet, result: MixedEstimate, options: Money) -> MixedEstima
         train_usd=cost.usd if cost is not None else None,
         price_source="; ".join(f"{tag.provider} {tag.date or ''}".strip() for tag in tags.values()) or None,
         cost=cost,
-        warnings=[*result.warnings, *dict.fromkeys(warnings), *missing],
+        warnings=[*result.warnings, *dict.fromkeys(warnings), *missing, *never_ends(cost, options)],
     )
 
 
