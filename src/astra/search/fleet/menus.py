@@ -23,7 +23,6 @@ from astra.cost.between import Replicas, Sync, with_other_groups
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
 from astra.cost.stage import Gathered, StageCosts
 from astra.cost.step import exchanged, updated
-from astra.cost.timed import PartTable
 from astra.partition.problem import Effort
 from astra.provenance import Floats, Ints
 from astra.rules.can import rules_of
@@ -32,7 +31,7 @@ from astra.rules.restrictions import Restrictions
 from astra.rules.table import violations
 from astra.search.attempts import Attempt, attempts, roomiest
 from astra.search.bounds import Grids, time_together
-from astra.search.detail import Row, as_row, columns_of, estimate, layers_of, legality, stages_of
+from astra.search.detail import Row, as_row, columns_of, layers_of, legality, stages_of
 from astra.search.engine import Candidate, among
 from astra.search.fleet.dealing import BatchShare, OpenGroup
 from astra.search.fleet.detail import replicas_of, without_even
@@ -250,8 +249,9 @@ class Menus:
             job = msgspec.structs.replace(self.fleet.jobs[pool], settled=None, repeats=None)
             job = settled(with_batch(part_of(job, dp * each), samples), self.limits.restrictions)
             strategy = replace(shape, dp=dp, **said(job, shape.ep))
-            if not legality(job, strategy, self.limits.user_rules) and estimate(job, [strategy])[0].fits:
-                found += open_groups(self.fleet, pool, job, [strategy], self.limits)
+            if not legality(job, strategy, self.limits.user_rules):
+                lines = _lines(self.fleet, pool, job, [strategy])
+                found += [_opened(self.fleet, pool, line, self.limits) for line in lines if line.fits]
         return found
 
     def resize(self, pool: int, gpus: int, group: OpenGroup, most: float) -> None:
@@ -263,12 +263,9 @@ class Menus:
         wanted = [one for mbs in sizes if str(one := replace(shape, mbs=mbs)) not in here]
         job = msgspec.structs.replace(self.fleet.jobs[pool], settled=None, repeats=None)
         job = settled(with_batch(part_of(job, gpus), shape.dp * largest), self.limits.restrictions)
-        larger = [one for one in wanted if one.mbs > shape.mbs]
-        full = {one.mbs for one, each in zip(larger, estimate(job, larger), strict=True) if not each.fits}
-        kept = [one for one in wanted if one.mbs not in full
-                and not legality(with_batch(job, one.dp * one.mbs), one, rules)]  # fmt: skip
-        opened = open_groups(self.fleet, pool, job, kept, self.limits)
-        here |= {str(one): new for one, new in zip(kept, opened, strict=True)}
+        lines = [line for line in _lines(self.fleet, pool, job, wanted)
+                 if line.fits and not legality(with_batch(job, line.samples), line.strategy, rules)]  # fmt: skip
+        here |= {str(line.strategy): _opened(self.fleet, pool, line, self.limits) for line in lines}
 
     def near(self, gpus: int, wanted: float) -> list[int]:
         """Shares around one by rate that many numbers of pipelines divide; the same for whatever lies between them."""
@@ -309,12 +306,20 @@ def with_batch(job: Job, samples: int) -> Job:
 
 def open_groups(fleet: Fleet, pool: int, job: Job, strategies: Sequence[Strategy], limits: Limits) -> list[OpenGroup]:
     """Strategies on one pool as groups whose share is open."""
+    return [_opened(fleet, pool, line, limits) for line in _lines(fleet, pool, job, strategies)]
+
+
+def _lines(fleet: Fleet, pool: int, job: Job, strategies: Sequence[Strategy]) -> list[_OpenStrategy]:
+    """Strategies on one pool, each of the job itself, or of one that says something else where it does."""
     said = [job.saying(strategy) for strategy in strategies]
-    found: dict[int, OpenGroup] = {}
-    for words in {id(one): one for one in said}.values():  # the job itself, but for a strategy that says something else
+    found: dict[int, _OpenStrategy] = {}
+    for words in {id(one): one for one in said}.values():
         places = [place for place, one in enumerate(said) if one is words]
-        lines = _lines(words, [strategies[place] for place in places], fleet.tables[pool].of(words))
-        found |= {place: _opened(fleet, pool, line, limits) for place, line in zip(places, lines, strict=True)}
+        rows = [as_row(words, strategies[place]) for place in places]
+        parts = fleet.tables[pool].of(words).rows(words, columns_of(rows))
+        each = zip(places, rows, stages_of(words, rows, parts), strict=True)
+        found |= {place: _OpenStrategy(words, row, parts.take(np.array([at])), costs)
+                  for at, (place, row, costs) in enumerate(each)}  # fmt: skip
     return [found[place] for place in range(len(strategies))]
 
 
@@ -332,32 +337,35 @@ def _opened(fleet: Fleet, pool: int, line: _OpenStrategy, limits: Limits) -> Ope
     return OpenGroup(1 << pool, line.round, line.share(), line.end_s, lambda m: plain_group(name, split, m), better)
 
 
-def _lines(job: Job, strategies: Sequence[Strategy], table: PartTable) -> list[_OpenStrategy]:
-    """Strategies that say what their job says."""
-    rows = [as_row(job, strategy) for strategy in strategies]
-    parts = table.rows(job, columns_of(rows))
-    costs = stages_of(job, rows, parts)
-    return [_OpenStrategy(job, row, parts.take(np.array([place])), costs[place]) for place, row in enumerate(rows)]
-
-
 class _OpenStrategy:
     """The pipeline and the end of one strategy, for any number of micro-batches and any other groups."""
 
     def __init__(self, job: Job, row: Row, parts: Gathered, costs: StageCosts) -> None:
-        strategy = self.strategy = row.strategy
-        self.job, self.row, self.costs, self._totals_s = job, row, costs, parts.totals_s
+        self.job, self.row, self.strategy, self.costs, self._totals_s = job, row, row.strategy, costs, parts.totals_s
         self._how = memory.holding(job, costs, row.shardings)
         self._update = updated(job, costs, self._how)
         own = self._exchanged(costs.sync)
         self.own_end_s = float(step.after_s(self._update, own).max())
         self.stages = virtual_stages(job, row.meshes, parts, row.recomputes, own.per_microbatch_s[0]).stages
-        self.microbatches = job.workload.global_batch // (strategy.dp * strategy.mbs)
+        self.microbatches = job.workload.global_batch // self.samples
         self.round = self._round()
         self.end_s = lru_cache(maxsize=64)(self._end_s)
 
+    @property
+    def samples(self) -> int:
+        """Of one micro-batch of every pipeline."""
+        return self.strategy.dp * self.strategy.mbs
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for it with its job's batch."""
+        static = memory.states(self.job, self.costs, self.row.shardings)
+        held, _ = step.peaks(self.job, self.row.meshes, self.costs, self.row.recomputes, static)
+        return bool(memory.fits(self.job, held).all())
+
     def _round(self) -> int:
         """Micro-batches that may be added and leave the strategy legal."""
-        m, samples, strategy, job = self.microbatches, self.strategy.dp * self.strategy.mbs, self.strategy, self.job
+        m, samples, strategy, job = self.microbatches, self.samples, self.strategy, self.job
         facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
         columns, rules = from_strategy(strategy), [one for one in rules_of(job.runtime) if "microbatches" in one.needs]
         for some in (1, strategy.pp, 2 * strategy.pp):
@@ -367,12 +375,12 @@ class _OpenStrategy:
 
     def pipeline_s(self, microbatches: int) -> float:
         """Simulated."""
-        job = with_batch(self.job, microbatches * self.strategy.dp * self.strategy.mbs)
+        job = with_batch(self.job, microbatches * self.samples)
         return float(of_one_shape_s(job, self.row.meshes, self.stages, self._totals_s)[0])
 
     def share(self) -> BatchShare:
         """Seconds by rounds, a line through the share that the strategy was found for and the next one."""
-        m, samples = self.microbatches, self.strategy.dp * self.strategy.mbs * self.round
+        m, samples = self.microbatches, self.samples * self.round
         here_s = self.pipeline_s(m)
         unit_s = self.pipeline_s(m + self.round) - here_s
         return BatchShare(samples, max(here_s - unit_s * (m // self.round), 0.0), unit_s)
