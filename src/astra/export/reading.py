@@ -46,8 +46,8 @@ def mixed_launch(text: str, pools: Mapping[str, Pool], model: ModelSpec, workloa
     apart = launches[0]._replace(
         workload=workload, meshes=meshes, groups=tuple(launches), shares=mixed.shares, local=mixed.local
     )
-    alike = len(mixed.shapes) == 1 and not mixed.shares and mixed.local == 1
-    return _side_by_side(launches, workload) if alike and not apart.several_vendors else apart
+    one_shape = len(mixed.shapes) == 1 and not mixed.shares and mixed.local == 1
+    return _side_by_side(launches, workload) if one_shape and not apart.several_vendors else apart
 
 
 def _group_launch(
