@@ -221,6 +221,16 @@ def test_like_groups_are_plain_data_parallelism(record: dict[str, Any], tmp_path
     assert refusals(FLAGSCALE, launch)
 
 
+def test_like_groups_of_several_vendors_are_jobs_of_their_own() -> None:
+    """No library moves what GPUs of both have, so that they are not plain data parallelism either."""
+    text = " ".join(f"[m1: {pool} tp1 pp1 dp8 mbs8 zero3 layers=32]" for pool in ("H100-SXM5-80GB", "MI300X"))
+    planned = astra.plan("llama-2-7b", gpus=["8xH100", "8xMI300X"], batch=128, seq=1024)
+    launch, _ = from_record(with_strategy(json.loads(planned.to_json()), text))
+    assert [[mesh.pool.device.vendor for mesh in part.meshes] for part in launch.groups] == [["NVIDIA"], ["AMD"]]
+    assert not refusals(EXPORTERS["pytorch"], launch)
+    assert "its groups of pipelines are on GPUs of several vendors" in refusals(MEGATRON, launch)
+
+
 def test_half_a_node_is_refused(record: dict[str, Any]) -> None:
     launch, _ = from_record(with_strategy(record, PIPE.format(dp=2, m=64, a=4, b=2)))
     for exporter in (MEGATRON, FLAGSCALE):

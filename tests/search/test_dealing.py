@@ -38,14 +38,14 @@ def wires(rng: random.Random) -> dict[int, Wire]:
     return found
 
 
-def everything(ways: list[list[Way]], wire: dict[int, Wire], must: int) -> float:
+def everything(ways: list[list[tuple[OpenGroup, ...]]], wire: dict[int, Wire], must: int) -> float:
     best_s = inf
     for chosen in product(*([(), *some] for some in ways)):
         groups = [group for way in chosen for group in way]
         bits = sum({group.pools for group in groups})
         if groups and not must & ~bits:
             between = wire[bits] if len(groups) > 1 else None
-            dealt = deal([group.line(len(groups), between) for group in groups], BATCH, best_s)
+            dealt = deal([[group.line(len(groups), between)] for group in groups], BATCH, best_s)
             best_s = best_s if dealt is None else dealt[0]
     return best_s
 
@@ -55,14 +55,18 @@ def everything(ways: list[list[Way]], wire: dict[int, Wire], must: int) -> float
 def test_no_choice_of_ways_is_better(seed: int, must: int) -> None:
     rng = random.Random(seed)
     wire = wires(rng)
-    ways: list[list[Way]] = [
+    ways: list[list[tuple[OpenGroup, ...]]] = [
         [
             *((random_group(rng, pool),) for _ in range(WAYS - 2)),
             *((random_group(rng, pool, 0.6), random_group(rng, pool, 0.4)) for _ in range(2)),  # the pool cut in two
         ]
         for pool in range(POOLS)
     ]
-    dealer = Dealer([way for some in ways for way in some], BATCH, wire.__getitem__, keep=3, below=inf)
+    menus: list[Way] = []
+    for some in ways:
+        menus.append((tuple(way[0] for way in some if len(way) == 1),))
+        menus += [tuple((part,) for part in way) for way in some if len(way) == 2]
+    dealer = Dealer(menus, BATCH, wire.__getitem__, keep=3, below=inf)
     best = dealer.best(must)[0]
     assert not dealer.left_open
     assert best.seconds == pytest.approx(everything(ways, wire, must), rel=1e-9)
@@ -72,7 +76,7 @@ def test_no_choice_of_ways_is_better(seed: int, must: int) -> None:
 def test_it_is_said_where_there_are_more_choices_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dealing, "MOST_DEALS", 5)
     rng = random.Random(1)
-    ways: list[Way] = [(random_group(rng, pool),) for pool in range(POOLS) for _ in range(WAYS)]
+    ways: list[Way] = [((random_group(rng, pool),),) for pool in range(POOLS) for _ in range(WAYS)]
     dealer = Dealer(ways, BATCH, wires(rng).__getitem__, keep=3, below=inf)
     assert dealer.best()
     assert dealer.left_open

@@ -19,6 +19,9 @@ from astra.search import budget, offers
 from astra.search.fleet import search as mixed
 from astra.search.fleet import worth as mixed_worth
 from astra.search.fleet.records import MixedPlanSet
+from astra.search.ranked import Judged, ranked
+from astra.search.world import World
+from astra.spec.request import requested
 from tests.partition.brute_force import brute_force
 from tests.partition.test_partition import random_problem
 from tests.tiers import sampled
@@ -182,3 +185,21 @@ def test_money_objectives_tell_what_they_left_open(monkeypatch: pytest.MonkeyPat
     assert not [note for note in astra.plan(**asked).notes if "work allowed" in note]
     monkeypatch.setattr(budget, "MOST_EFFORT", 1.0)
     assert [note for note in astra.plan(**asked).notes if "work allowed" in note]
+
+
+def test_once_the_time_is_up_nothing_more_is_begun() -> None:
+    """Of many pools alone, pipelines over them and groups, one pool alone is a plan."""
+    soon = astra.plan(**FLEET, time_budget=1e-6)
+    assert isinstance(soon, MixedPlanSet)
+    assert soon.search.considered == 0
+    assert len(soon.alone) == 1
+
+
+@pytest.mark.parametrize("soon", [True, False])
+def test_a_pool_alone_is_looked_at_in_its_usual_words_where_an_answer_is_wanted_soon(soon: bool) -> None:
+    asked = {"gpus": ["512xH100"], "batch": 1024, "seq": 4096}
+    world = World.of(requested("plan", "deepseek-v3", asked))
+    judged = Judged(world.restrictions, world.rules, world.upper)
+    found = ranked(world.job, judged, 1, late=lambda: soon)
+    assert found.plans
+    assert (len(found.searches) == 1) == soon

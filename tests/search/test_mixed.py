@@ -382,13 +382,14 @@ def test_shares_equal_brute_force(seed: int) -> None:
     samples = sum(share.samples * units for share, units in zip(shares, grids, strict=True))
     longest = np.max([share.fixed_s + share.unit_s * units for share, units in zip(shares, grids, strict=True)], axis=0)
     possible = longest[samples == batch]
-    found = deal(shares, batch)
+    menus = [[share] for share in shares]
+    found = deal(menus, batch)
     assert (found is None) == (len(possible) == 0)
     if found is not None:
         assert found[0] == pytest.approx(possible.min())
-        assert sum(share.samples * units for share, units in zip(shares, found[1], strict=True)) == batch
-        assert deal(shares, batch, below=found[0] * (1 - 1e-9)) is None
-        assert deal(shares, batch, below=found[0] * (1 + 1e-9)) == found
+        assert sum(share.samples * units for share, (_, units) in zip(shares, found[1], strict=True)) == batch
+        assert deal(menus, batch, below=found[0] * (1 - 1e-9)) is None
+        assert deal(menus, batch, below=found[0] * (1 + 1e-9)) == found
 
 
 def test_the_answer_is_the_same_every_time() -> None:

@@ -125,6 +125,11 @@ class Launch(NamedTuple):
         return self.meshes[0].pool
 
     @property
+    def several_vendors(self) -> bool:
+        """Whether no one library joins its GPUs."""
+        return len({mesh.pool.device.vendor for mesh in self.meshes}) > 1
+
+    @property
     def mixed(self) -> bool:
         """Whether stages live on different pools."""
         return len(self.meshes) > 1
@@ -224,6 +229,7 @@ def limits_broken(exporter: Exporter, launch: Launch) -> list[Reason]:
 
 
 _UNLIKE: Final = "its groups of pipelines take unequal shares of the batch"
+_APART: Final = "its groups of pipelines are on GPUs of several vendors"
 _SELDOM: Final = "its groups train by themselves for {} steps before their weights meet"
 _TOGETHER: Final = "its groups of replicas share one state, of which they hold parts of their own size"
 
@@ -237,7 +243,8 @@ def reasons(exporter: Exporter, launch: Launch) -> list[Reason]:
         for reason in may(runtime, part.strategy, part.model, part.workload, part.pool, layers=part.layers)
     ]
     if launch.groups and not exporter.takes_groups:
-        unlike = _TOGETHER if launch.shares else _UNLIKE if launch.local == 1 else _SELDOM.format(launch.local)
+        every = _APART if launch.several_vendors else _UNLIKE
+        unlike = _TOGETHER if launch.shares else every if launch.local == 1 else _SELDOM.format(launch.local)
         able.append(Reason("groups", unlike))
     return list(dict.fromkeys((*able, *limits_broken(exporter, launch))))
 

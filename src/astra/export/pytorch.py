@@ -29,17 +29,13 @@ END: Final = "# --- End of the plan ---"
 _CONSTANT: Final = re.compile(r"([A-Z_]+)(: [^=]+)? = .*?(  # .*)?")
 
 
-def _several_vendors(launch: Launch) -> bool:
-    return len({mesh.pool.device.vendor for mesh in launch.meshes}) > 1
-
-
 def _uneven_groups(launch: Launch) -> bool:
     parts = launch.groups or (launch,)
     return any(len({(mesh.tp, mesh.cp, mesh.ep, mesh.recompute) for mesh in part.meshes}) > 1 for part in parts)
 
 
 def _files(launch: Launch) -> dict[str, str]:
-    together = {} if _several_vendors(launch) else {"launch.sh": _script(launch)}
+    together = {} if launch.several_vendors else {"launch.sh": _script(launch)}
     apart = {"job.sh": _job(launch)} if able_apart(launch) else {}
     return {"train.py": program(launch), **together, **apart}
 
@@ -68,7 +64,7 @@ PYTORCH: Final = Exporter(
         Limit("tp", "groups that share one state have one GPU for each replica",
               lambda it: bool(it.shares) and any(one.strategy.tp > 1 for one in it.groups)),
         Limit("cluster", "GPUs of several vendors are joined only where each group of replicas is a job of its own",
-              lambda it: _several_vendors(it) and not able_apart(it)),
+              lambda it: it.several_vendors and not able_apart(it)),
         WHOLE_NODES,
     ),
     made=_files,

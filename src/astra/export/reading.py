@@ -33,7 +33,7 @@ from astra.spec.workload import Workload
 
 
 def mixed_launch(text: str, pools: Mapping[str, Pool], model: ModelSpec, workload: Workload, *, place: str) -> Launch:
-    """The launch of a mixed strategy; like groups are plain data parallelism, unlike ones are launches of their own."""
+    """The launch of a mixed strategy; like groups are plain data parallelism where one library joins them."""
     mixed = parse_mixed(text)
     for group in mixed.groups:
         if sum(group.layers) != model.layers or mixed.samples != workload.global_batch:
@@ -42,12 +42,12 @@ def mixed_launch(text: str, pools: Mapping[str, Pool], model: ModelSpec, workloa
     launches = [_group_launch(mixed, group, pools, model, workload, place) for group in mixed.groups]
     if len(launches) == 1:
         return launches[0]
-    if len(mixed.shapes) == 1 and not mixed.shares and mixed.local == 1:
-        return _side_by_side(launches, workload)
     meshes = tuple(mesh for launch in launches for mesh in launch.meshes)
-    return launches[0]._replace(
+    apart = launches[0]._replace(
         workload=workload, meshes=meshes, groups=tuple(launches), shares=mixed.shares, local=mixed.local
     )
+    one_shape = len(mixed.shapes) == 1 and not mixed.shares and mixed.local == 1
+    return _side_by_side(launches, workload) if one_shape and not apart.several_vendors else apart
 
 
 def _group_launch(

@@ -91,11 +91,12 @@ class Ranked(NamedTuple):
 
 def ranked(
     job: Job, judged: Judged, top: int, *, progress: Progress | None = None, advise: bool = True,
-    grids_of: GridsOf | None = None,
+    grids_of: GridsOf | None = None, late: Callable[[], bool] = bool,
 ) -> Ranked:  # fmt: skip
     """What the first attempt at a job finds that something fits in, and what is better beside it.
 
     ``advise``: where nothing fits, the smallest is sought. ``grids_of``: those of an attempt that may be known.
+    ``late``: whether an answer is wanted at once, so that nothing is looked at beside.
     """
     keep, grids_of = max(top, KEPT), grids_of or judged.grids
     tried = attempts(roomiest(job, judged.restrictions, judged.rules), judged.restrictions)
@@ -110,6 +111,8 @@ def ranked(
         return Ranked(attempt, found, searches, [], best)
     known = found.grids
     for other in alternatives(first, judged.rules):
+        if late():
+            break
         below_s = (1 - other.worth) * min(judged.by(result) for _, result in best if _runs(result))
         quicker = known if other.slower else None
         more = among(grids_of(other), keep=keep, doubt=judged.doubt(other), below_s=below_s, quicker=quicker)

@@ -16,11 +16,12 @@ import numpy as np
 
 from astra.columns import unique
 from astra.cost.mixed import Wire
-from astra.provenance import Floats
+from astra.partition.problem import narrowed
+from astra.provenance import Bools, Floats
 from astra.spec.mixed import Group
 
 _SLACK: Final = 1 + 1e-12
-MOST_DEALS: Final = 10_000  # of one search, a fifth of a second at most
+MOST_DEALS: Final = 1_000  # of one search, half a second at most
 
 
 class BatchShare(NamedTuple):
@@ -31,83 +32,105 @@ class BatchShare(NamedTuple):
     unit_s: float
 
 
-def deal(shares: Sequence[BatchShare], batch: int, below: float = inf) -> tuple[float, tuple[int, ...]] | None:
-    """The least longest time and the units of each group; None if no whole numbers add up to the batch ``below``.
+Menu = Sequence[BatchShare]  # of which one is taken
+Taken = tuple[int, int]  # which of a menu, and its units
+
+
+def deal(menus: Sequence[Menu], batch: int, below: float = inf) -> tuple[float, tuple[Taken, ...]] | None:
+    """The least longest time, and what is taken of each menu; None if no whole numbers add up to the batch ``below``.
 
     Each group's time is a line in its units, and the longest time is the least for which such numbers exist. More time
     never takes a solution away, so that the least is found by halving the times at which one more unit is possible.
     """
-    step = gcd(*(share.samples for share in shares))
-    if step == 0 or batch % step or sum(share.samples for share in shares) > batch:
+    step = gcd(*(share.samples for menu in menus for share in menu))
+    if step == 0 or batch % step:
         return None
-    shares, batch = [share._replace(samples=share.samples // step) for share in shares], batch // step
-    longest_s = max(share.fixed_s + share.unit_s * (batch // share.samples) for share in shares)
-    low_s = _least_s(shares, batch)
-    if low_s >= below or (dealt := _within(shares, batch, high_s := min(longest_s, below))) is None:
+    every, batch = [np.array([(one[0] // step, *one[1:]) for one in menu]).T for menu in menus], batch // step
+    longest_s = max(
+        float((fixed_s + unit_s * np.maximum(batch // samples, 1)).max()) for samples, fixed_s, unit_s in every
+    )
+    high_s = min(longest_s, below)
+    low_s = _least_s(every, batch, high_s)
+    if low_s >= below or (dealt := _within(every, batch, high_s)) is None:
         return None
-    apart_s = max(share.unit_s for share in shares)
+    apart_s = max(float(unit_s.min()) for _, _, unit_s in every)
     while low_s + apart_s < high_s:  # most often little more than the least will do
-        if (sooner := _within(shares, batch, low_s + apart_s)) is not None:
+        if (sooner := _within(every, batch, low_s + apart_s)) is not None:
             high_s, dealt = low_s + apart_s, sooner
             break
         low_s, apart_s = low_s + apart_s, 2 * apart_s
-    tried_s = _unit_ends(shares, low_s, high_s)
+    tried_s = _unit_ends(every, low_s, high_s)
     first, last = 0, len(tried_s)
     while first < last:
         middle = (first + last) // 2
-        sooner = _within(shares, batch, float(tried_s[middle]))
+        sooner = _within(every, batch, float(tried_s[middle]))
         first, last, dealt = (middle + 1, last, dealt) if sooner is None else (first, middle, sooner)
-    longest_s = max(share.fixed_s + share.unit_s * units for share, units in zip(shares, dealt, strict=True))
+    longest_s = max(
+        menu[which].fixed_s + menu[which].unit_s * units for menu, (which, units) in zip(menus, dealt, strict=True)
+    )
     return (longest_s, dealt) if longest_s < below else None
 
 
-def _least_s(shares: Sequence[BatchShare], batch: int) -> float:
+def _least_s(menus: Sequence[Floats], batch: int, high_s: float) -> float:
     """The time in which the groups could do the batch if units could be divided, each doing one at least."""
-    rate = sum(share.samples / share.unit_s for share in shares)
-    began = sum(share.samples * share.fixed_s / share.unit_s for share in shares)
-    return max((batch + began) / rate, *(share.fixed_s + share.unit_s for share in shares)) / _SLACK
+    one_s = max(float((fixed_s + unit_s).min()) for _, fixed_s, unit_s in menus)
+
+    def enough(seconds: Floats) -> Bools:
+        each = ((samples[:, None] * (seconds - fixed_s[:, None]) / unit_s[:, None]).max(axis=0)
+                for samples, fixed_s, unit_s in menus)  # fmt: skip
+        return np.asarray(sum(each) >= batch)
+
+    return max(narrowed(enough, 0.0, high_s, 3)[0], one_s) / _SLACK
 
 
-def _unit_ends(shares: Sequence[BatchShare], low_s: float, high_s: float) -> Floats:
+def _unit_ends(menus: Sequence[Floats], low_s: float, high_s: float) -> Floats:
     """Times within two limits at which a group ends one more unit, ascending."""
     found = []
-    for share in shares:
-        first, last = (floor((limit - share.fixed_s) / share.unit_s) for limit in (low_s, high_s))
-        found.append(share.fixed_s + share.unit_s * np.arange(max(first, 1), last + 1))
+    for menu in menus:
+        for _, fixed_s, unit_s in menu.T.tolist():
+            first, last = (floor((limit - fixed_s) / unit_s) for limit in (low_s, high_s))
+            found.append(fixed_s + unit_s * np.arange(max(first, 1), last + 1))
     return unique(np.concatenate(found))
 
 
-def _within(shares: Sequence[BatchShare], batch: int, seconds: float) -> tuple[int, ...] | None:
-    """Units, one at least of every group, that add up to the batch and end in time."""
-    most = [min(floor((seconds - share.fixed_s) / share.unit_s * _SLACK), batch // share.samples) for share in shares]
-    spare = sum(share.samples * units for share, units in zip(shares, most, strict=True)) - batch
-    if spare < 0 or min(most) < 1:
+def _within(menus: Sequence[Floats], batch: int, seconds: float) -> tuple[Taken, ...] | None:
+    """What is taken of each menu, a unit at least, that adds up to the batch and ends in time."""
+    able, most = list[list[tuple[int, int, int]]](), list[int]()
+    for samples, fixed_s, unit_s in menus:
+        units = np.minimum(np.floor((seconds - fixed_s) / unit_s * _SLACK), batch // samples)
+        rows = np.flatnonzero(units > 0)
+        if not len(rows):
+            return None
+        able.append([(int(row), int(samples[row]), int(units[row])) for row in rows.tolist()])
+        most.append(max(size * count for _, size, count in able[-1]))
+    spare = sum(most) - batch
+    if spare < 0:
         return None
-    less = _without(spare, [share.samples for share in shares], [units - 1 for units in most])
-    return None if less is None else tuple(units - fewer for units, fewer in zip(most, less, strict=True))
-
-
-def _without(spare: int, sizes: Sequence[int], most: Sequence[int]) -> list[int] | None:
-    """Numbers up to ``most`` whose sizes add up to ``spare``, as many of the largest sizes as can be."""
-    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
-    inside = (1 << spare + 1) - 1
-    reached = [1]  # bit n: the sizes from here on can add up to n
-    for which in reversed(order):
-        sums, left, times = reached[-1], most[which], 1
-        while left:  # 1, 2, 4, ... of them and the rest make every number
-            times = min(times, left)
-            sums |= sums << times * sizes[which] & inside
-            left, times = left - times, 2 * times
+    inside, reached = (1 << spare + 1) - 1, [1]  # bit n: the menus so far can leave n of the most they could do
+    for some, full in zip(able, most, strict=True):
+        sums = 0
+        for _, size, count in some:
+            if full - size * count > spare:
+                continue
+            bits, left, times = reached[-1] << full - size * count & inside, count - 1, 1
+            while left:  # 1, 2, 4, ... of them and the rest make every number
+                times = min(times, left)
+                bits |= bits << times * size & inside
+                left, times = left - times, 2 * times
+            sums |= bits
         reached.append(sums)
     if not reached.pop() >> spare & 1:
         return None
-    out = [0] * len(sizes)
-    for which in order:
-        able = reached.pop()
-        out[which] = next(n for n in range(min(spare // sizes[which], most[which]), -1, -1)
-                          if able >> spare - n * sizes[which] & 1)  # fmt: skip
-        spare -= out[which] * sizes[which]
-    return out
+    out = list[Taken]()
+    for some, full in zip(reversed(able), reversed(most), strict=True):
+        before = reached.pop()
+        which, size, units = next(
+            (which, size, units) for which, size, count in some for units in range(count, 0, -1)
+            if (left := spare - full + size * units) >= 0 and before >> left & 1
+        )  # fmt: skip
+        out.append((which, units))
+        spare -= full - size * units
+    return tuple(reversed(out))
 
 
 class OpenGroup(NamedTuple):
@@ -116,16 +139,20 @@ class OpenGroup(NamedTuple):
     pools: int  # bits of those it uses
     round: int  # micro-batches come in whole numbers of so many
     share: BatchShare  # a unit is a round of every pipeline
-    end_s: Callable[[int, Wire | None], float]  # what follows the pipeline, with so many groups over a wire
+    end_s: Callable[..., float]  # what follows the pipeline, with so many groups over a wire
     group: Callable[[int], Group]  # of so many micro-batches
     better: Callable[[int], OpenGroup | None]  # the same for so many with a better split of its layers, if there is one
+
+    def with_same_cut(self, replicas: int) -> OpenGroup:
+        """The same beside groups that cut the model as it does, so many replicas in all."""
+        return self._replace(end_s=lambda groups, way: self.end_s(groups, way, replicas))
 
     def line(self, groups: int, way: Wire | None) -> BatchShare:
         """Its time with what follows the pipeline."""
         return self.share._replace(fixed_s=self.share.fixed_s + self.end_s(groups, way))
 
 
-Way = tuple[OpenGroup, ...]  # a way to use some pools
+Way = tuple[tuple[OpenGroup, ...], ...]  # to use some pools: one group of each menu, whose groups use the same pools
 
 
 Dealt = tuple[float, tuple[Group, ...]]  # groups that share the batch, and the seconds of the one that ends last
@@ -151,21 +178,22 @@ class Dealer:
     ) -> None:
         self._batch, self._wire, self._keep = batch, wire, keep
         self._limit_s, self._found, self.deals = below, dict[tuple[int, ...], Sharing](), 0
-        able = {1 << pool: 0.0 for pool in range(_pools(tuple(part for way in ways for part in way)).bit_length())}
-        for way in ways:
-            for part in way:
-                able[part.pools & -part.pools] += part.share.samples / part.share.unit_s
+        groups = [part for way in ways for menu in way for part in menu]
+        able = {1 << pool: 0.0 for pool in range(max((part.pools for part in groups), default=0).bit_length())}
+        for part in groups:
+            able[part.pools & -part.pools] += part.share.samples / part.share.unit_s
         order = sorted(able, key=lambda bit: -able[bit])  # the same whatever the order in which pools are given
-        first = {id(way): min(order.index(bit) for bit in order if _pools(way) & bit) for way in ways}
-        self._ways = [[way for way in ways if first[id(way)] == place] for place in range(len(order))]
-        self._lines = [[[self._least(part) for part in way] for way in some] for some in self._ways]
+        first = [min(order.index(bit) for bit in order if _pools(way) & bit) for way in ways]
+        self._ways = [[way for way, at in zip(ways, first, strict=True) if at == place] for place in range(len(order))]
+        self._lines = [[[self._least(menu) for menu in way] for way in some] for some in self._ways]
         self.left_open = False  # whether choices were left out because there are too many
 
-    def _least(self, part: OpenGroup) -> BatchShare:
-        """The time of a group beside another, over the best wire there is: with more of them it is no shorter."""
-        bits = (1 << pool for pool in range(len(self._ways)))
-        wires = {self._wire(part.pools | bit) for bit in bits if not bit & part.pools} or {self._wire(part.pools)}
-        return min((part.line(2, wire) for wire in wires), key=lambda line: line.fixed_s)
+    def _least(self, menu: Sequence[OpenGroup]) -> Floats:
+        """The times of groups beside another, over the best wire there is: with more of them they are no shorter."""
+        bits, pools = (1 << pool for pool in range(len(self._ways))), menu[0].pools
+        wires = {self._wire(pools | bit) for bit in bits if not bit & pools} or {self._wire(pools)}
+        lines = [min((part.line(2, wire) for wire in wires), key=lambda line: line.fixed_s) for part in menu]
+        return np.array(lines).T
 
     def best(self, every: int = 0) -> list[Sharing]:
         """The best of all choices, best first; ``every``: bits of pools that must be used."""
@@ -203,16 +231,19 @@ class Dealer:
                 self._choose(pool + 1, (*chosen, *way), used | taken, samples + able)
         self._choose(pool + 1, chosen, used, samples)
 
-    def _deal(self, groups: Way) -> None:
-        """Share the batch among some groups, and remember it if it is among the best."""
-        way = self._wire(_pools(groups)) if len(groups) > 1 else None
+    def _deal(self, menus: Way) -> None:
+        """Share the batch among a group of each menu, and remember it if it is among the best."""
+        way = self._wire(_pools(menus)) if len(menus) > 1 else None
         self.deals += 1
-        dealt = deal([part.line(len(groups), way) for part in groups], self._batch, self._limit_s)
+        lines = [[part.line(len(menus), way) for part in menu] for menu in menus]
+        dealt = deal(lines, self._batch, self._limit_s)
         if dealt is None:
             return
-        seconds, units = dealt
-        parts = tuple((part, count * part.round) for part, count in zip(groups, units, strict=True))
-        self._found[tuple(map(id, groups))] = Sharing(seconds, parts)
+        seconds, taken = dealt
+        parts = tuple(
+            (menu[which], units * menu[which].round) for menu, (which, units) in zip(menus, taken, strict=True)
+        )
+        self._found[tuple(id(menu) for menu in menus)] = Sharing(seconds, parts)
         if len(self._found) >= self._keep:
             kept = sorted(self._found.items(), key=lambda item: item[1].seconds)[: self._keep]
             self._found, self._limit_s = dict(kept), kept[-1][1].seconds
@@ -222,19 +253,20 @@ class Dealer:
 def _pools(way: Way) -> int:
     """Bits of the pools of all groups."""
     bits = 0
-    for part in way:
-        bits |= part.pools
+    for menu in way:
+        bits |= menu[0].pools
     return bits
 
 
-def _able(way: Sequence[BatchShare], seconds: float, batch: int) -> int:
+def _able(way: Sequence[Floats], seconds: float, batch: int) -> int:
     """Samples that groups can do in time; 0 if one has no time for any."""
     total = 0
-    for share in way:
-        if share.fixed_s + share.unit_s > seconds * _SLACK:
+    for samples, fixed_s, unit_s in way:
+        units = np.minimum(np.floor(np.minimum((seconds - fixed_s) / unit_s, 1e9) * _SLACK), batch // samples)
+        most = int((samples * units).max())
+        if most <= 0:
             return 0
-        units = (seconds - share.fixed_s) / share.unit_s * _SLACK
-        total += share.samples * min(floor(min(units, 1e9)), batch // share.samples)
+        total += most
     return total
 
 

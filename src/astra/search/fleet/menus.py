@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import copy
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations
 from math import ceil, floor, inf
 from typing import Final, NamedTuple
@@ -23,7 +23,6 @@ from astra.cost.between import Replicas, Sync, with_other_groups
 from astra.cost.pipeline import of_one_shape_s, virtual_stages
 from astra.cost.stage import Gathered, StageCosts
 from astra.cost.step import exchanged, updated
-from astra.cost.timed import PartTable
 from astra.partition.problem import Effort
 from astra.provenance import Floats, Ints
 from astra.rules.can import rules_of
@@ -32,7 +31,7 @@ from astra.rules.restrictions import Restrictions
 from astra.rules.table import violations
 from astra.search.attempts import Attempt, attempts, roomiest
 from astra.search.bounds import Grids, time_together
-from astra.search.detail import Row, as_row, columns_of, estimate, layers_of, legality, stages_of
+from astra.search.detail import Row, as_row, columns_of, layers_of, legality, stages_of
 from astra.search.engine import Candidate, among
 from astra.search.fleet.dealing import BatchShare, OpenGroup
 from astra.search.fleet.detail import replicas_of, without_even
@@ -50,6 +49,7 @@ WITHIN: Final = 1.06  # of the best of them: a slower one may share the batch mo
 OPENED: Final = 6_000  # grids whose search takes as long as opening one
 COARSE: Final = 4  # parts of a share that is met roughly
 FINE: Final = 32  # parts of the batch, at least, in which shares add up to it
+LARGER: Final = 2  # times the micro-batch of a group that is known
 MOST_ODD: Final = 16  # an odd part of the micro-batch above it is not looked for
 MOST_TWOS: Final = 10  # factors of two of pipelines times micro-batch that are told apart
 
@@ -155,18 +155,15 @@ class Menus:
         for several in by_table.values():
             time_together(several)
 
-    def look(self, asked: Asked, below_s: float = inf) -> Found | None:
-        """Find the best groups on some GPUs of a pool for a share of the batch; None if nothing fits.
-
-        ``below_s``: the step that they must beat by themselves.
-        """
+    def look(self, asked: Asked) -> Found | None:
+        """Find the best groups on some GPUs of a pool for a share of the batch; None if nothing fits."""
         pool, _, share, wire = asked
         if asked not in self._found:
             here = self._groups.setdefault(asked[:2], {})
             best_s = min((self.step_s(part, share, wire) for part in here.values()), default=inf)
             # Those that are known do it in whole rounds.
             whole_s = min((self.step_s(part, share, wire, whole=True) for part in here.values()), default=inf)
-            found = self._found[asked] = self._search(asked, min(max(WITHIN * best_s, whole_s), below_s))
+            found = self._found[asked] = self._search(asked, max(WITHIN * best_s, whole_s))
             if found is not None:
                 new = [each.strategy for each in found.candidates if str(each.strategy) not in here]
                 opened = open_groups(self.fleet, pool, found.job, new, self.limits)
@@ -209,7 +206,8 @@ class Menus:
                 self.spent += OPENED + len(grids.space.strategies)
                 return grids
 
-            best = ranked(self._job(asked), judged, 1, advise=False, grids_of=grids_of)
+            late = partial(getattr, self.effort, "late")
+            best = ranked(self._job(asked), judged, 1, advise=False, grids_of=grids_of, late=late)
             self._whole[asked] = best.alone(WITHIN)
         return self._whole[asked]
 
@@ -251,9 +249,23 @@ class Menus:
             job = msgspec.structs.replace(self.fleet.jobs[pool], settled=None, repeats=None)
             job = settled(with_batch(part_of(job, dp * each), samples), self.limits.restrictions)
             strategy = replace(shape, dp=dp, **said(job, shape.ep))
-            if not legality(job, strategy, self.limits.user_rules) and estimate(job, [strategy])[0].fits:
-                found += open_groups(self.fleet, pool, job, [strategy], self.limits)
+            if not legality(job, strategy, self.limits.user_rules):
+                lines = _lines(self.fleet, pool, job, [strategy])
+                found += [_opened(self.fleet, pool, line, self.limits) for line in lines if line.fits]
         return found
+
+    def resize(self, pool: int, gpus: int, group: OpenGroup, most: float) -> None:
+        """Know a group with every size of micro-batch, up to so many times its own, that it has room for."""
+        here, plain, rules = self._groups[pool, gpus], group.group(group.round).plain, self.limits.user_rules
+        assert plain is not None
+        shape, largest = without_even(plain), max(int(plain.mbs * min(most, LARGER)), 1)
+        sizes = self.limits.filter("mbs", range(1, largest + 1))
+        wanted = [one for mbs in sizes if str(one := replace(shape, mbs=mbs)) not in here]
+        job = msgspec.structs.replace(self.fleet.jobs[pool], settled=None, repeats=None)
+        job = settled(with_batch(part_of(job, gpus), shape.dp * largest), self.limits.restrictions)
+        lines = [line for line in _lines(self.fleet, pool, job, wanted)
+                 if line.fits and not legality(with_batch(job, line.samples), line.strategy, rules)]  # fmt: skip
+        here |= {str(line.strategy): _opened(self.fleet, pool, line, self.limits) for line in lines}
 
     def near(self, gpus: int, wanted: float) -> list[int]:
         """Shares around one by rate that many numbers of pipelines divide; the same for whatever lies between them."""
@@ -294,12 +306,20 @@ def with_batch(job: Job, samples: int) -> Job:
 
 def open_groups(fleet: Fleet, pool: int, job: Job, strategies: Sequence[Strategy], limits: Limits) -> list[OpenGroup]:
     """Strategies on one pool as groups whose share is open."""
+    return [_opened(fleet, pool, line, limits) for line in _lines(fleet, pool, job, strategies)]
+
+
+def _lines(fleet: Fleet, pool: int, job: Job, strategies: Sequence[Strategy]) -> list[_OpenStrategy]:
+    """Strategies on one pool, each of the job itself, or of one that says something else where it does."""
     said = [job.saying(strategy) for strategy in strategies]
-    found: dict[int, OpenGroup] = {}
-    for words in {id(one): one for one in said}.values():  # the job itself, but for a strategy that says something else
+    found: dict[int, _OpenStrategy] = {}
+    for words in {id(one): one for one in said}.values():
         places = [place for place, one in enumerate(said) if one is words]
-        lines = _lines(words, [strategies[place] for place in places], fleet.tables[pool].of(words))
-        found |= {place: _opened(fleet, pool, line, limits) for place, line in zip(places, lines, strict=True)}
+        rows = [as_row(words, strategies[place]) for place in places]
+        parts = fleet.tables[pool].of(words).rows(words, columns_of(rows))
+        each = zip(places, rows, stages_of(words, rows, parts), strict=True)
+        found |= {place: _OpenStrategy(words, row, parts.take(np.array([at])), costs)
+                  for at, (place, row, costs) in enumerate(each)}  # fmt: skip
     return [found[place] for place in range(len(strategies))]
 
 
@@ -317,32 +337,35 @@ def _opened(fleet: Fleet, pool: int, line: _OpenStrategy, limits: Limits) -> Ope
     return OpenGroup(1 << pool, line.round, line.share(), line.end_s, lambda m: plain_group(name, split, m), better)
 
 
-def _lines(job: Job, strategies: Sequence[Strategy], table: PartTable) -> list[_OpenStrategy]:
-    """Strategies that say what their job says."""
-    rows = [as_row(job, strategy) for strategy in strategies]
-    parts = table.rows(job, columns_of(rows))
-    costs = stages_of(job, rows, parts)
-    return [_OpenStrategy(job, row, parts.take(np.array([place])), costs[place]) for place, row in enumerate(rows)]
-
-
 class _OpenStrategy:
     """The pipeline and the end of one strategy, for any number of micro-batches and any other groups."""
 
     def __init__(self, job: Job, row: Row, parts: Gathered, costs: StageCosts) -> None:
-        strategy = self.strategy = row.strategy
-        self.job, self.row, self.costs, self._totals_s = job, row, costs, parts.totals_s
+        self.job, self.row, self.strategy, self.costs, self._totals_s = job, row, row.strategy, costs, parts.totals_s
         self._how = memory.holding(job, costs, row.shardings)
         self._update = updated(job, costs, self._how)
         own = self._exchanged(costs.sync)
         self.own_end_s = float(step.after_s(self._update, own).max())
         self.stages = virtual_stages(job, row.meshes, parts, row.recomputes, own.per_microbatch_s[0]).stages
-        self.microbatches = job.workload.global_batch // (strategy.dp * strategy.mbs)
+        self.microbatches = job.workload.global_batch // self.samples
         self.round = self._round()
         self.end_s = lru_cache(maxsize=64)(self._end_s)
 
+    @property
+    def samples(self) -> int:
+        """Of one micro-batch of every pipeline."""
+        return self.strategy.dp * self.strategy.mbs
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for it with its job's batch."""
+        static = memory.states(self.job, self.costs, self.row.shardings)
+        held, _ = step.peaks(self.job, self.row.meshes, self.costs, self.row.recomputes, static)
+        return bool(memory.fits(self.job, held).all())
+
     def _round(self) -> int:
         """Micro-batches that may be added and leave the strategy legal."""
-        m, samples, strategy, job = self.microbatches, self.strategy.dp * self.strategy.mbs, self.strategy, self.job
+        m, samples, strategy, job = self.microbatches, self.samples, self.strategy, self.job
         facts = facts_of(job.model, job.pool, job.workload, runtime=job.runtime.framework)
         columns, rules = from_strategy(strategy), [one for one in rules_of(job.runtime) if "microbatches" in one.needs]
         for some in (1, strategy.pp, 2 * strategy.pp):
@@ -352,19 +375,24 @@ class _OpenStrategy:
 
     def pipeline_s(self, microbatches: int) -> float:
         """Simulated."""
-        job = with_batch(self.job, microbatches * self.strategy.dp * self.strategy.mbs)
+        job = with_batch(self.job, microbatches * self.samples)
         return float(of_one_shape_s(job, self.row.meshes, self.stages, self._totals_s)[0])
 
     def share(self) -> BatchShare:
         """Seconds by rounds, a line through the share that the strategy was found for and the next one."""
-        m, samples = self.microbatches, self.strategy.dp * self.strategy.mbs * self.round
+        m, samples = self.microbatches, self.samples * self.round
         here_s = self.pipeline_s(m)
         unit_s = self.pipeline_s(m + self.round) - here_s
         return BatchShare(samples, max(here_s - unit_s * (m // self.round), 0.0), unit_s)
 
-    def _end_s(self, groups: int, way: cost.Wire | None) -> float:
+    def _end_s(self, groups: int, way: cost.Wire | None, in_all: int = 0) -> float:
+        """What follows beside others; ``in_all``: replicas of groups that cut alike, which reduce together."""
+        strategy, held = self.strategy, self.costs.held
         others = cost.other_groups(self.job, groups, way)
-        moved = with_other_groups(self.job, self.costs.sync, self.costs.held, *replicas_of(self.strategy), others)
+        moved = with_other_groups(self.job, self.costs.sync, held, *replicas_of(strategy), others)
+        if in_all and way is not None:
+            shards = cost.Shards(*(np.array([n]) for n in (strategy.tp, strategy.cp, strategy.ep, strategy.mbs)))
+            moved = cost.with_like_groups(self.job, moved, held, shards, in_all, way)
         return float(step.after_s(self._update, self._exchanged(moved)).max())
 
     def _exchanged(self, moved: Sync) -> Replicas:

@@ -38,6 +38,7 @@ from astra.units import show_seconds
 MOST_POOLS: Final = 8
 EQUAL: Final = 1.05  # upper ends this close: a plan that can be started today is worth more
 MOST_GPUS: Final = 1_000_000
+SEARCHING: Final = 0.6  # of the time allowed: what is begun ends, and the least step of the fleet is found, in the rest
 _KINDS: Final[Mapping[Kind, str]] = {
     "one shape": "pipelines with one shape for all stages", "groups": "groups of pools that share the batch",
 }  # fmt: skip
@@ -112,7 +113,7 @@ def plan_fleet(world: World, progress: Progress | None = None) -> MixedPlanSet:
     planner = Planner(in_order(fleet), exact=exact, limits=limits, upper=world.upper)
     now = None if wanted.baseline is None else _estimated(fleet, wanted.baseline, money, world.rules, "baseline")
     if wanted.time_budget is not None:
-        planner.use(Effort(MOST_EFFORT, until_s=began + wanted.time_budget))
+        planner.use(Effort(MOST_EFFORT, until_s=began + SEARCHING * wanted.time_budget))
     alone, candidates = planner.search(progress=progress)
     lines, local_steps = tuple[LineRemark, ...](), None
     if fleet.cluster.lines or wanted.local_steps is not None:

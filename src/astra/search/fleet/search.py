@@ -311,6 +311,8 @@ class Planner:
         ``below_s`` is of no interest.
         """
         groups = self.sharing(counts, every=every, limit=below_s)
+        if self.effort.late and (groups or known_s < np.inf):
+            return self.cost(groups, most=1)
         limit = min([known_s, *(self.before_s(each) for each in self.cost(groups[:3]))])
         with self.effort.part(1 / 4):
             # Of what is slower, a pool alone is as good and simpler.

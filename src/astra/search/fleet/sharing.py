@@ -1,42 +1,44 @@
 """Plans of several groups that share the batch: pools by themselves, cut in two, or joined to others in a pipeline.
 
-A pool's groups come from the planner for one GPU type (``menus``), asked for the shares of the batch that fall to the
-pool by its speed beside others. So it is for every set of fewer pools that could be quicker: another pool never takes a
-plan away.
+A pool's groups come from the planner for one GPU type (``menus``), asked for all shares of the batch that the pool may
+have in any plan, of any set of pools, that is quicker than the best known: another pool takes no group from the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import combinations, product
-from math import inf
-from typing import Final
+from math import ceil, floor, inf
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from astra.columns import from_strategy
 from astra.cost import mixed as cost
 from astra.evidence.bars import Doubt
+from astra.partition.problem import narrowed
 from astra.provenance import Floats
 from astra.search.fleet.dealing import Dealer, OpenGroup, Sharing, Way, undominated
 from astra.search.fleet.frames import Counts
 from astra.search.fleet.menus import Asked, Menus, exact_shares, odd_part
+from astra.spec.strategy import replace
 
 FEW: Final = 2  # of those that are doubted least
 TRUSTED: Final = 1.02  # doubted little more than the least
 KEPT: Final = 3  # plans of several groups that are costed in full
 SMOOTH: Final = 9  # a number of GPUs whose odd part is larger has few ways to be divided
 FEW_GPUS: Final = 64  # a pool that may be cut over groups
-MOST_SETS: Final = 16  # of pools that shares are asked for
 LITTLE: Final = 0.005  # of a step
 IMITATED: Final = 2  # groups of each pool whose shape is tried on the others
-ROUNDS: Final = 3  # of looking for shares that come out more even
-NEAREST: Final = 4  # shares of all pools together that are looked at in a round, and one more of each
-LEAST_NEW: Final = 0.1  # rounds of micro-batches that a share must bring, as far as it is near
+RESIZED: Final = 3  # shapes of some GPUs of a pool
+ROUNDS: Final = 2  # of asking
+FURTHER: Final = 1.1  # times as long as the plans that were asked for before
+NEAREST: Final = 4  # shares of all pools together that are looked at besides, and one more of each
+MOST_SHARES: Final = 4096  # that these are chosen from
+LEAST_NEW: Final = 0.1  # rounds of micro-batches that such a share must bring
+COARSE: Final = 4  # parts of the most that a pool may do, of which the least are not asked for
+FEW_ROUNDS: Final = 8  # of micro-batches: with more of them a group fills any time well
 MOST_GRIDS: Final = 500_000  # of strategies that are searched: of few experts and few GPUs less than a second
-MORE_GRIDS: Final = 250_000  # where that was not enough
-PARTS: Final = 256  # of the batch, at most, by which sets of pools are ranked
 SLACK: Final = 0.98  # of the time by rates: a share may run at a better rate than the whole batch
 
 
@@ -60,82 +62,144 @@ class GroupSearch:
                 self._ask(Asked(used[0], size, self.batch))
             return self._polished(self.dealt(counts, (), every=every, limit=limit))
         rates = self.rates(counts, every=every)
-        sets = [tuple(rates)] if every else by_rate(rates)[:MOST_SETS]
-        found = self._shared_by(counts, rates, sets, (), every=every, limit=limit)
-        if self.menus.spent >= self._until and not (every or self.menus.effort.late):
-            # The full fleet took it all: now by the groups that are known, the sets first that end soonest with them.
-            self._until = self.menus.spent + MORE_GRIDS
-            below_s = min([limit, *(one.seconds for one in found[:1])])
-            sets = self._by_time(counts, rates, below_s)
-            found = self._shared_by(counts, rates, sets, found, every=every, limit=limit)
+        if not rates:  # no pool has a strategy of its own
+            return []
+        wires = self._wires_to_quickest(rates)
+        wanted = [self.batch * rate / sum(rates.values()) for rate in rates.values()]
+        exact = exact_shares(wanted, self.batch)
+        asked = [self._asked(pool, counts[pool], part, wires[pool]) for pool, part in zip(rates, exact, strict=True)]
+        self._ask_all(asked, ())
+        slowest_s = self.batch / min(rates.values())
+        found = self._dealt_all(counts, [], wires, every=every, limit=limit)
+        for _ in range(ROUNDS):  # again where better groups were found, which are able to do more
+            reach, before = 1.0, self.menus.groups
+            while True:
+                best_s = min([limit, slowest_s, *(one.seconds for one in found[:1])])
+                least_s = SLACK * self._least_s(counts, wires, best_s)
+                if reach * least_s >= best_s:
+                    break
+                if not self._may_ask:
+                    self.left_open = True
+                    break
+                window_s = least_s * reach, min(least_s * reach * FURTHER, best_s)
+                if self._ask_in_reach(counts, wires, window_s, every=every):
+                    found = self._dealt_all(counts, found, wires, every=every, limit=limit)
+                reach *= FURTHER
+            if self.menus.groups == before:
+                break
         return self._polished(found)
 
-    def _shared_by(
-        self,
-        counts: Counts,
-        rates: Mapping[int, float],
-        sets: Iterable[tuple[int, ...]],
-        known: Sequence[Sharing],
-        *,
-        every: bool,
-        limit: float,
+    def _dealt_all(
+        self, counts: Counts, found: list[Sharing], wires: Mapping[int, cost.Wire | None], *, every: bool, limit: float
     ) -> list[Sharing]:
-        """The best ways to share the batch that are found as the groups of each set of pools are asked for in turn."""
-        found = list(known)
-        for some in sets:
-            own = {pool: rates[pool] for pool in some}
-            if not own:
-                break  # no pool has a strategy of its own
-            if found and not self._may_ask:
-                self.left_open = True
-                break
+        """The best of all groups that are known, and then of the quickest in every size of micro-batch too."""
+        for again in (False, True):
             best_s = min([limit, *(one.seconds for one in found[:1])])
-            if SLACK * self.batch / sum(own.values()) >= best_s:
-                continue
-            if self._look(counts, own, best_s, every=every) or not found:
+            if not again or (not self.menus.effort.late and self._resize(counts, wires, best_s)):
                 found = [*self.dealt(counts, (), every=every, limit=best_s), *found][:KEPT]
-            for _ in range(ROUNDS if found else 0):
-                if not self._look_near(counts, own, found[0].seconds):
-                    break
-                again = self.dealt(counts, (), every=every, limit=found[0].seconds)
-                if not again:
-                    break
-                found = [*again, *found][:KEPT]
         return found
+
+    def _wires_to_quickest(self, rates: Mapping[int, float]) -> dict[int, cost.Wire | None]:
+        """The wire of each pool to the quickest other one, over which it meets nearly every plan."""
+        order = sorted(rates, key=lambda pool: -rates[pool])
+        others = {pool: next((other for other in order if other != pool), pool) for pool in rates}
+        return {pool: self._wire_of({pool, other}) for pool, other in others.items()}
+
+    def _ask_in_reach(
+        self, counts: Counts, wires: Mapping[int, cost.Wire | None], window_s: tuple[float, float], *, every: bool
+    ) -> bool:
+        """Ask each pool for all that it may have of the batch in any plan, of any set of pools, of some time.
+
+        No plan ends sooner than all pools together would if work could be divided at will, and groups end when their
+        plan does: a pool's share is what it can do by then.
+        """
+        wanted = list[Asked]()
+        for pool, wire in wires.items():
+            able = self._able(pool, counts[pool], wire)
+            few, most = np.minimum(able.samples(np.array(window_s)), self.batch).tolist()
+            if most < 1:
+                continue
+            few = min(max(few, most / COARSE, 1.0), most)
+            shares = np.geomspace(few, most, int(np.log(most / few) / np.log(FURTHER)) + 2)
+            for gpus in self._sizes(pool, counts[pool], every=every):
+                near = {share for one in shares.tolist() for share in self.menus.near(gpus, one * gpus / counts[pool])}
+                for share in sorted(near):
+                    if self.menus.fresh(pool, gpus, np.array([share]), wire, wanted)[0] > 0:
+                        wanted.append(self._asked(pool, gpus, share, wire))
+            step = 1 << max(int(most - few) // MOST_SHARES, 1).bit_length() - 1
+            window = np.arange(ceil(few / step), floor(most / step) + 1) * step
+            for _ in range(NEAREST // len(wires) + 1):  # so many that fewer or other numbers of pipelines divide
+                worth = window / most * self.menus.fresh(pool, counts[pool], window, wire, wanted)
+                if worth.max(initial=0.0) < LEAST_NEW:
+                    break
+                wanted.append(self._asked(pool, counts[pool], int(window[worth.argmax()]), wire))
+        return self._ask_all((), wanted)
+
+    def _resize(self, counts: Counts, wires: Mapping[int, cost.Wire | None], best_s: float) -> bool:
+        """Know the quickest shapes of each pool with every size of micro-batch, where few fill a plan."""
+        before = self.menus.groups
+        for pool, wire in wires.items():
+            for gpus in self.menus.sizes(pool, counts[pool]):
+                variants: dict[str, list[tuple[float, OpenGroup]]] = {}
+                for group in self.menus.known(pool, gpus):
+                    line, plain = group.line(2, wire), group.group(group.round).plain
+                    able = min(line.samples * (best_s - line.fixed_s) / line.unit_s, self.batch) / SLACK
+                    if plain is not None and group.round == 1 and able > 0:
+                        variants.setdefault(str(replace(plain, mbs=1)), []).append((able, group))
+                ranked = sorted(variants.values(), key=lambda some: -max(able for able, _ in some))
+                quickest = {_shape(some[0][1]): some for some in reversed(ranked)}
+                for some in [some for some in ranked if some is quickest[_shape(some[0][1])]][:RESIZED]:
+                    able, largest = max(some, key=lambda one: one[1].share.samples)
+                    if able <= FEW_ROUNDS * largest.share.samples:
+                        self.menus.resize(pool, gpus, largest, able / largest.share.samples)
+        return self.menus.groups > before
+
+    def _least_s(self, counts: Counts, wires: Mapping[int, cost.Wire | None], most_s: float) -> float:
+        """The time in which all pools together could do the batch if each could do any part of it."""
+        each = [self._able(pool, counts[pool], wire) for pool, wire in wires.items()]
+        enough = lambda tried: np.sum([able.samples(tried) for able in each], axis=0) >= self.batch  # noqa: E731
+        return narrowed(enough, 0.0, most_s, 3)[0]
+
+    def _able(self, pool: int, gpus: int, wire: cost.Wire | None) -> _Able:
+        """What the known groups of a pool, or of the parts it is cut in, could do beside others."""
+        lines = {size: [group.line(2, wire) for group in self.menus.known(pool, size)]
+                 for size in self.menus.sizes(pool, gpus)}  # fmt: skip
+        return _Able({size: np.array(some) for size, some in lines.items() if some}, self._cuts(pool, gpus))
 
     def dealt(self, counts: Counts, blocks: Sequence[OpenGroup], *, every: bool, limit: float) -> list[Sharing]:
         """The best of all groups that are known, and of ``blocks``, which are groups over several pools."""
         used = [pool for pool, gpus in enumerate(counts) if gpus]
-        ways: list[Way] = [(block,) for block in blocks]
+        ways: list[Way] = [((block,),) for block in blocks]
         ways += self._ways(counts, used, every=every)
         dealer = self.dealer(ways, limit)
         found = dealer.best(sum(1 << pool for pool in used) if every else 0)
         self.left_open |= dealer.left_open
         return found
 
-    def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT, *, together: bool = False) -> Dealer:
-        """Who deals the batch to some ways to use pools; ``together``: as if groups had nothing to exchange."""
-        return Dealer(ways, self.batch, (lambda _: None) if together else self.wire, keep=keep, below=limit)
+    def dealer(self, ways: Sequence[Way], limit: float, keep: int = KEPT) -> Dealer:
+        """Who deals the batch to some ways to use pools."""
+        return Dealer(ways, self.batch, self.wire, keep=keep, below=limit)
 
-    def of_part(self, pool: int, gpus: int, share: float, limit: float) -> list[OpenGroup]:
+    def of_part(self, pool: int, gpus: int, share: float) -> list[OpenGroup]:
         """Groups of a part of a pool, also for about a share of the batch."""
         wire = self.wire((1 << len(self.fleet.jobs)) - 1)
         for near in self.menus.near(gpus, share):
-            self._ask(self._asked(pool, gpus, near, wire), self._step_s(pool, gpus, limit))
+            self._ask(self._asked(pool, gpus, near, wire))
         return undominated(self.menus.known(pool, gpus), self.menus.wires)
 
     def of_same_cut(self, counts: Counts) -> list[Sharing]:
-        """The best groups that cut the model alike, as if they had nothing to exchange between pools.
-
-        They reduce together, for which only the full estimate has a price.
-        """
+        """The best groups that cut the model alike, which reduce together: as many replicas as there may be."""
         shapes: dict[tuple[object, ...], list[OpenGroup]] = {}
         for group in [*self._known(counts), *self._imitated(counts)]:
             shapes.setdefault(_shape(group), []).append(group)
         found: list[Sharing] = []
         for groups in shapes.values():
-            if len({group.pools for group in groups}) > 1:
-                found += self.dealer([(group,) for group in groups], np.inf, 1, together=True).best()
+            replicas = dict[int, int]()
+            for group in groups:
+                replicas[group.pools] = max(replicas.get(group.pools, 0), group.group(group.round).dp)
+            in_all = sum(replicas.values()) if self.menus.local == 1 else 0
+            if len(replicas) > 1:
+                found += self.dealer(_by_pools(group.with_same_cut(in_all) for group in groups), np.inf, 1).best()
         return sorted(found, key=lambda one: one.seconds)[:KEPT]
 
     def _known(self, counts: Counts) -> list[OpenGroup]:
@@ -174,7 +238,7 @@ class GroupSearch:
             doubts = self._doubts(pool, groups)
             least = min(doubts, default=inf)
             trusted = [group for group, own in zip(groups, doubts, strict=True) if own <= TRUSTED * least]
-            ways += [(group,) for group in undominated(trusted, self.menus.wires)]
+            ways += _by_pools(undominated(trusted, self.menus.wires))
         must = sum(1 << pool for pool in used) if every else 0
         return Dealer(ways, self.batch, self.wire, keep=FEW, below=inf).best(must)
 
@@ -184,37 +248,6 @@ class GroupSearch:
         columns = {name: np.concatenate([one[name] for one in plain]) for name in plain[0]} if plain else {}
         found: list[float] = Doubt(self.fleet.jobs[pool]).of(columns).tolist() if plain else []
         return found
-
-    def _look_near(self, counts: Counts, pools: Iterable[int], best_s: float) -> bool:
-        """Ask for shares that let all pools end sooner than the best known, and say whether new groups were found.
-
-        With more than a pool's groups can do in that time, or with less than the others leave, nothing ends sooner.
-        """
-        wire, wanted = self._wire_of(pools), list[Asked]()
-        able = {pool: self._able(pool, counts[pool], best_s, wire) for pool in pools}
-        most = {pool: min(int(samples / SLACK), self.batch) for pool, samples in able.items()}
-        spare = sum(most.values()) - self.batch
-        for pool, limit in most.items():
-            if not limit:
-                continue
-            gpus = counts[pool]
-            window, middle = np.arange(max(limit - spare, 1), limit + 1), limit * self.batch / sum(most.values())
-            near = (1 - abs(window - middle) / (spare + 1)) * np.minimum(window / middle, middle / window)
-            for _ in range(NEAREST // len(most) + 1):
-                worth = near * self.menus.fresh(pool, gpus, window, wire, wanted)
-                if worth.max(initial=0.0) < LEAST_NEW:
-                    break
-                wanted.append(self._asked(pool, gpus, int(window[worth.argmax()]), wire))
-        return self._ask_all((), wanted, best_s)
-
-    def _able(self, pool: int, gpus: int, seconds: float, wire: cost.Wire | None) -> float:
-        """Samples that the known groups of a pool, or of the parts it is cut in, could do in time beside others."""
-        able: dict[int, float] = {}
-        for size in self.menus.sizes(pool, gpus):
-            lines = [group.line(2, wire) for group in self.menus.known(pool, size)]
-            able[size] = max((line.samples * (seconds - line.fixed_s) / line.unit_s for line in lines), default=0.0)
-        cut = (sum(able.get(part, 0.0) for part in pair) for pair in self._cuts(pool, gpus))
-        return max(0.0, *able.values(), *cut)
 
     def rates(self, counts: Counts, *, every: bool) -> dict[int, float]:
         """Samples per second of each pool that can train the model by itself, at best."""
@@ -231,61 +264,15 @@ class GroupSearch:
                 found[pool] = self.batch / min(self.menus.step_s(group, self.batch, None) for group in known)
         return found
 
-    def _by_time(self, counts: Counts, pools: Iterable[int], below_s: float) -> list[tuple[int, ...]]:
-        """Sets of pools whose known groups could do the batch in time, the soonest first; of equals the smaller.
+    def _ask_all(self, needed: Sequence[Asked], wanted: Sequence[Asked]) -> bool:
+        """Ask for groups, and say whether some were found that were not known.
 
-        As if a group could take any part of the batch: when as many parts are done, by all pools, as it has.
+        Those that end late by themselves too: beside others that cut the model alike they may end sooner.
         """
-        parts = min(self.batch, PARTS)
-        done_s = lru_cache(maxsize=None)(lambda pool, wire: self._done_s(pool, counts[pool], wire, parts))
-        pools, ranked = tuple(pools), list[tuple[float, int, tuple[int, ...]]]()
-        for size in range(1, len(pools) + 1):
-            for some in combinations(pools, size):
-                wire = self._wire_of(some)
-                each_s = np.concatenate([done_s(pool, wire) for pool in some])
-                ranked.append((float(np.partition(each_s, parts - 1)[parts - 1]), size, some))
-        return [some for seconds, _, some in sorted(ranked) if seconds < below_s]
-
-    def _done_s(self, pool: int, gpus: int, wire: cost.Wire | None, parts: int) -> Floats:
-        """When the known groups of a pool, or of the parts it is cut in, would be done with each part of the batch."""
-        samples = np.arange(1, parts + 1) * (self.batch / parts)
-        never, done = np.full(parts, inf), dict[int, Floats]()
-        for size in self.menus.sizes(pool, gpus):
-            lines = [group.line(1 if wire is None else 2, wire) for group in self.menus.known(pool, size)]
-            each_s = (line.fixed_s + line.unit_s * (samples / line.samples) for line in lines)
-            done[size] = np.min([never, *each_s], axis=0)
-        cut = ([done.get(part, never) for part in pair] for pair in self._cuts(pool, gpus))
-        together = (np.sort(np.concatenate(both))[:parts] for both in cut)
-        soonest_s: Floats = np.min([never, *done.values(), *together], axis=0)
-        return soonest_s
-
-    def _step_s(self, pool: int, gpus: int, seconds: float) -> float:
-        """The step of a group on some GPUs of a pool, with the host's work and stragglers."""
-        host_s, waits = self.fleet.job.runtime.host.step_s, 1 + self.fleet.jobs[pool].straggling_on(gpus)
-        return (seconds + host_s) * waits
-
-    def _look(self, counts: Counts, rates: Mapping[int, float], limit: float, *, every: bool) -> bool:
-        """Ask for the shares that fall to some pools, and say whether groups were found that were not known."""
-        wanted = {pool: self.batch * rate / sum(rates.values()) for pool, rate in rates.items()}
-        exact, wire = exact_shares(list(wanted.values()), self.batch), self._wire_of(rates)
-        first = [self._asked(pool, counts[pool], part, wire) for pool, part in zip(wanted, exact, strict=True)]
-        near = {(pool, gpus, share)
-                for pool, whole in wanted.items()
-                for gpus in self._sizes(pool, counts[pool], every=every)
-                for share in self.menus.near(gpus, whole * gpus / counts[pool])}  # fmt: skip
-        others = list[Asked]()
-        for pool, gpus, share in sorted(near):
-            if self.menus.fresh(pool, gpus, np.array([share]), wire, (*first, *others))[0] > 0:
-                others.append(self._asked(pool, gpus, share, wire))
-        every_pool = len(rates) == sum(gpus > 0 for gpus in counts)
-        return self._ask_all(first if every_pool else (), others if every_pool else (*first, *others), limit)
-
-    def _ask_all(self, needed: Sequence[Asked], wanted: Sequence[Asked], limit: float) -> bool:
-        """Ask for groups that end in time, and say whether some were found that were not known."""
         before = self.menus.groups
         self.menus.prepare((*needed, *wanted), self._until - self.menus.spent)
         for asked in (*needed, *wanted):
-            self._ask(asked, self._step_s(asked.pool, asked.gpus, limit), needed=asked in needed)
+            self._ask(asked, needed=asked in needed)
         return self.menus.groups > before
 
     @property
@@ -297,10 +284,10 @@ class GroupSearch:
         """A share; with the whole batch there is no other group."""
         return Asked(pool, gpus, share, wire if share < self.batch else None)
 
-    def _ask(self, asked: Asked, below_s: float = np.inf, *, needed: bool = False) -> None:
+    def _ask(self, asked: Asked, *, needed: bool = False) -> None:
         """Ask what a pool can do with a share of the batch, as far as the work allowed goes or where it is needed."""
         if self._may_ask or (needed and not self.menus.effort.late) or self.menus.met(asked):
-            self.menus.look(asked, below_s)
+            self.menus.look(asked)
         else:
             self.left_open = True
 
@@ -332,18 +319,13 @@ class GroupSearch:
         """Every way to use one of the pools that is known."""
         ways: list[Way] = []
         for pool in pools:
-            for gpus in [counts[pool]] if every else self.menus.sizes(pool, counts[pool]):
-                ways += [(group,) for group in undominated(self.menus.known(pool, gpus), self.menus.wires)]
-            for pair in self._cuts(pool, counts[pool]):
-                parts = (self._quickest(pool, gpus) for gpus in pair)
-                ways += list(product(*parts))
+            menus = {gpus: tuple(undominated(self.menus.known(pool, gpus), self.menus.wires))
+                     for gpus in self.menus.sizes(pool, counts[pool])}  # fmt: skip
+            whole = [group for gpus, menu in menus.items() if gpus == counts[pool] or not every for group in menu]
+            ways += _by_pools(whole)
+            ways += [(menus[one], menus[other]) for one, other in self._cuts(pool, counts[pool])
+                     if menus.get(one) and menus.get(other)]  # fmt: skip
         return ways
-
-    def _quickest(self, pool: int, gpus: int) -> list[OpenGroup]:
-        """Of the groups of a part of a pool the quickest of each number of samples that they take at a time."""
-        groups = undominated(self.menus.known(pool, gpus), self.menus.wires)
-        ranked = sorted(groups, key=lambda group: -group.share.unit_s / group.share.samples)
-        return list({group.share.samples: group for group in ranked}.values())
 
     def _wire_of(self, pools: Iterable[int]) -> cost.Wire | None:
         return self.wire(sum(1 << pool for pool in pools))
@@ -360,14 +342,33 @@ class GroupSearch:
         improved = [(group, group.better(count)) for group, count in best.groups]
         if not any(better for _, better in improved):
             return found
-        again: dict[int, list[Way]] = {
-            group.pools: [(group,), *([(better,)] if better else [])] for group, better in improved
-        }
-        if len(again) < len(improved):  # a pool that is cut
-            again = {0: [tuple(better or group for group, better in improved)]}
-        ways = [way for some in again.values() for way in some]
+        way = tuple((group, better) if better else (group,) for group, better in improved)
         below = best.seconds * (1 + 1e-9)
-        return (Dealer(ways, self.batch, self.wire, keep=1, below=below).best() or [best]) + rest
+        return (Dealer([way], self.batch, self.wire, keep=1, below=below).best() or [best]) + rest
+
+
+def _by_pools(groups: Iterable[OpenGroup]) -> list[Way]:
+    """A way to use each pool with any of its groups."""
+    menus: dict[int, list[OpenGroup]] = {}
+    for group in groups:
+        menus.setdefault(group.pools, []).append(group)
+    return [(tuple(menu),) for menu in menus.values()]
+
+
+class _Able(NamedTuple):
+    """What a pool can do in time, were any part of a micro-batch allowed."""
+
+    lines: Mapping[int, Floats]  # by GPUs: [group, samples of a unit, seconds before, of a unit]
+    cuts: Sequence[tuple[int, int]]
+
+    def samples(self, seconds: Floats) -> Floats:
+        """In each of some times."""
+        able = {gpus: (samples[:, None] * (seconds - fixed_s[:, None]) / unit_s[:, None]).max(axis=0)
+                for gpus, lines in self.lines.items() for samples, fixed_s, unit_s in [lines.T]}  # fmt: skip
+        none = np.zeros_like(seconds)
+        both = [able.get(one, none) + able.get(other, none) for one, other in self.cuts]
+        most: Floats = np.max([none, *able.values(), *both], axis=0)
+        return most
 
 
 def _shape(group: OpenGroup) -> tuple[object, ...]:
@@ -375,9 +376,3 @@ def _shape(group: OpenGroup) -> tuple[object, ...]:
     one = group.group(group.round).plain
     assert one is not None
     return one.tp, one.cp, one.ep, one.etp, one.vp, one.layers
-
-
-def by_rate(rates: Mapping[int, float]) -> list[tuple[int, ...]]:
-    """Every set of some pools, the quickest first."""
-    sets = [some for size in range(1, len(rates) + 1) for some in combinations(rates, size)]
-    return sorted(sets, key=lambda some: -sum(rates[pool] for pool in some))

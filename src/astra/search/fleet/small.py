@@ -100,7 +100,7 @@ class SmallFleet:
         for pool, most in enumerate(self.counts):
             for gpus in range(1, most + 1) if rates[pool] else ():
                 share = self.planner.frame_space.batch * rates[pool] * gpus / most / sum(rates)
-                yield from ((gpus, group) for group in self.planner.groups.of_part(pool, gpus, share, self.below_s))
+                yield from ((gpus, group) for group in self.planner.groups.of_part(pool, gpus, share))
 
 
 class _Parts:
