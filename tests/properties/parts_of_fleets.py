@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -50,8 +51,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def missed(self) -> float:
-        """0 where no part is quicker."""
-        return max(self.step_s / self.part_s - 1, 0.0)
+        """0 where no part is quicker, or none fits."""
+        return 0.0 if math.isinf(self.part_s) else max(self.step_s / self.part_s - 1, 0.0)
 
 
 def random_case(seed: int) -> Case:
