@@ -76,8 +76,8 @@ def alone(gpu: str, gpus: int) -> float:
     return TOKENS / estimate(job, [best])[0].tokens_per_s
 
 
-@cache
 def planner(first: str, second: str) -> Planner:
+    """A new one each time: what it was asked before may let one know more groups."""
     cluster = parse_cluster(f"{MOST}x{first}+{MOST}x{second}")
     made = Planner(fleet_of(cluster, job_on(f"{NODE}x{first}"), exact=False)[0], exact=False)
     made.use(Effort())  # however long it takes
