@@ -51,6 +51,8 @@ class Oracle:
         self.spoken = {name for rule in user_rules for name in rule.needs} | {"overlap_ep"}
         if any(stage not in job.runtime.can.prefetch for stage in job.runtime.can.zero if stage):
             self.spoken.add("overlap_param")
+        if 0 < job.workload.packed < 128:  # rows of a tile of fused attention
+            self.spoken.add("flash")
 
     def legal(self, row: Row, *, late: bool = False) -> bool:
         """No rule whose fields are all in the row is broken; ``late``: the others have been seen to already."""
